@@ -1,12 +1,14 @@
 """Shows that the suite finds mistakes: a reader with one deliberate fault at a time must fail it, and the report must
-name the sections of SPEC.md that the fault violates.
+name the sections of SPEC.md that the fault violates. And that it asks readers of older versions only what they know:
+those in old/ must pass it.
 
     python conformance/wrong_testees.py --runner PATH/TO/deltachain-conformance
                                         [--reader python | javascript | rust] [--only TEXT] [--some N]
 
 Each fault of the reader's list replaces pieces of its source; a piece that is not there exactly once is an error, so
 that the faults cannot rot. The JavaScript reader needs its packages (`npm ci` in js/). The library is built for each of
-its faults, in `target/wrong-testees`. Exit status: 0 if the suite caught all of them, else 1.
+its faults, in `target/wrong-testees`. Old readers are run with the Python ones, unless faults are chosen by name. Exit
+status: 0 if the suite caught all faults and all old readers passed, else 1.
 """
 import argparse
 import os
@@ -138,6 +140,14 @@ def report(runner, reader, fault):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+def old_report(runner, reader):
+    """Runs the suite against a reader of an older version. Its list has the cases in which it erred already then."""
+    testee = shlex.join([sys.executable, str(reader)])
+    command = [runner, "run", "--vectors", str(HERE), "--expected-failures", str(reader.with_suffix(".txt")),
+               "--testee", testee]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runner", required=True, help="the binary deltachain-conformance")
@@ -153,8 +163,10 @@ def main():
     chosen = [fault for fault in known if args.only in fault.name]
     if args.some is not None and args.some < len(chosen):
         chosen = random.sample(chosen, args.some)
+    old = sorted((HERE / "old").glob("*.pyz")) if kind is Python and not args.only else []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(kind.jobs) as pool:
         reader = kind(folder)
+        old_reports = pool.map(lambda reader: old_report(args.runner, reader), old)
         reports = pool.map(lambda fault: report(args.runner, reader, fault), chosen)
         for fault, done in zip(chosen, reports):
             named = set(re.findall(r"(?:SPEC|spec/[a-z-]+)\.md section (\d+(?:\.\d+)?)", done.stdout))
@@ -163,8 +175,13 @@ def main():
             missed += not good
             print(f"{'caught' if good else 'MISSED'}  {fault.name}: sections {', '.join(sorted(named, key=float))}\n"
                   f"        {summary}", flush=True)
-    print(f"wrong testees: {len(chosen) - missed} of {len(chosen)} caught")
-    return missed != 0
+        failed = 0
+        for one, done in zip(old, old_reports):
+            good = done.returncode == 0
+            failed += not good
+            print(f"{'passed' if good else 'FAILED'}  {one.name}\n{'' if good else done.stdout + done.stderr}", flush=True)
+    print(f"wrong testees: {len(chosen) - missed} of {len(chosen)} caught; old readers: {failed} of {len(old)} failed")
+    return missed + failed != 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ const HELLO = {
   operations: Object.keys(OPERATIONS),
   without: [],
   additions: ['signatures', 'in-place', 'signatures-1.2', 'layouts'],
+  routes: true,
 };
 
 /** @type {(() => Promise<void>)[]} files that the current request has opened */
@@ -152,7 +153,9 @@ async function document(request) {
 async function plan(request) {
   const { version, held, accept, direct = false, trust = null } = request;
   const result = await openChain(directoryStore(request.chain)).plan({ version, held, accept, direct, trust });
-  return { version: result.version, bytes: Number(result.bytes), path: result.path.map((route) => route.version) };
+  const path = result.path.map((route) => route.version);
+  const routes = result.path.map((route) => route.files.map((one) => one.digest));
+  return { version: result.version, bytes: Number(result.bytes), path, routes };
 }
 
 /** @param {any} request */

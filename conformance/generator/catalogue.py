@@ -6,7 +6,7 @@ from . import links_invalid_primitives, links_invalid_header, links_invalid_stre
 from . import links_invalid_index, links_invalid_segment, links_invalid_codings  # noqa: F401
 from . import links_order, links_order_apply, links_order_index, links_coded_bytes, links_resources  # noqa: F401
 from . import links_folders  # noqa: F401
-from . import documents, documents_routes, documents_assets, documents_folders  # noqa: F401
+from . import documents, documents_routes, documents_assets, documents_folders, documents_escapes  # noqa: F401
 from . import chains_valid, chains_fallback, chains_invalid  # noqa: F401
 from . import chains_held, chains_routes, chains_parts, chains_assets  # noqa: F401
 from . import chains_accept, chains_direct, chains_shards, chains_folders  # noqa: F401
@@ -15,3 +15,4 @@ from . import signatures_own, signatures_chains, signatures_refused  # noqa: F40
 from . import chains_layouts  # noqa: F401
 from . import in_place_valid, in_place_record, in_place_refused, in_place_order  # noqa: F401
 from . import chains_in_place, chains_ignored  # noqa: F401
+from . import links_decisions, chains_decisions, layouts_decisions  # noqa: F401

@@ -6,7 +6,7 @@ import tempfile
 
 import jsonschema
 
-from . import minimal, published
+from . import beside, published
 from .links import CLASSES
 from .model import State
 from .registry import SPEC, collect
@@ -37,7 +37,8 @@ def everything():
         entries.append({"id": entry.pop("id"), "kind": entry.pop("kind"), "file": entry["file"],
                         "sha256": sha256(vector.file)} | entry)
     index = {"format": 3, "spec": SPEC, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
-             "vectors": entries, "minimal": minimal.answers(vectors)}
+             "vectors": entries, "minimal": beside.minimal(vectors), "routes": beside.routes(vectors),
+             "belongs": beside.belongs(vectors)}
     files["index.json"] = (pretty(index) + "\n").encode()
     return files
 

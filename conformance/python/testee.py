@@ -2,7 +2,7 @@
 
     cargo run --release -p deltachain-conformance -- run --testee "python3 conformance/python/testee.py"
 
-With `--minimal` it reads chains like a minimal chain reader (SPEC section 14), with `--old` it names no additions.
+With `--minimal` it reads chains like a minimal chain reader (SPEC section 14).
 """
 import json
 import os
@@ -76,7 +76,7 @@ MINIMAL = "--minimal" in sys.argv[1:]
 OPERATIONS = {"check": check, "apply": apply, "patches": patches, "sums": sums, "in-place": take_in_place,
               "encode": encode} | testee_chain.operations(MINIMAL)
 HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": [],
-         "additions": [] if "--old" in sys.argv[1:] else ["signatures", "in-place", "signatures-1.2", "layouts"]}
+         "additions": ["signatures", "in-place", "signatures-1.2", "layouts"], "routes": True}
 HELLO |= {"profile": "minimal-chain"} if MINIMAL else {}
 
 

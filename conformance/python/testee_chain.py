@@ -28,7 +28,8 @@ def reader(request, kind, **taken):
 def plan(request, kind):
     version, path = reader(request, kind, cost=direct_cost if request["direct"] else cost).plan(request["version"])
     size, _, versions, _ = cost(path)
-    return {"version": version, "bytes": size, "path": versions}
+    routes = [[file["digest"] for file in step.files] for step in path]
+    return {"version": version, "bytes": size, "path": versions, "routes": routes}
 
 
 def replay(request, kind):

@@ -16,7 +16,6 @@ from typing import Any
 
 from deltachain import (
     Error,
-    FoundVersion,
     InUseError,
     IoError,
     Store,
@@ -24,8 +23,8 @@ from deltachain import (
     TimeoutError,
     Trust,
     UsageError,
-    find_version,
 )
+from deltachain.adapters import FoundVersion, find_version
 
 from ._engine_preparer import LoadResult, Preparer, Rest, Version, missing_version
 

@@ -112,7 +112,7 @@ class EngineInPlace(Preparer[VersionUpdate]):
         """All workers call this together."""
         self._quiet()
         if self._is_lost:
-            self._subscriber.lost()
+            self._subscriber.mark_written()
             self._is_lost, self._ready = False, None
         ready = self._ready
         if not self._agree(ready is not None and number in (None, ready.number)) or ready is None:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltachain import Trust, UsageError, is_managed
+from deltachain import Trust, UsageError
+from deltachain.adapters import is_managed
 
 __all__ = ["CONFIGURATION", "SGLANG", "Settings", "fixed", "in_environment", "merged"]
 

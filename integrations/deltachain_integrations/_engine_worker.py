@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed
 
-from deltachain import Error, TornError, UnsupportedError, UsageError, misfit
+from deltachain import Error, TornError, UnsupportedError, UsageError
+from deltachain.adapters import misfit
 
 from ._engine_copy import EngineCopy, shared_memory_directory
 from ._engine_in_place import EngineInPlace, VersionUpdate

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deltachain import Part, overlapping
+from deltachain import Part
+from deltachain.adapters import overlapping
 
 from ._storages import Sums, batches_of, lanes_of, sums_of
 from ._watch import MOST_BOXES, Place, Source, Storage, Unknown, Watch, Write, forms_of, names_of

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from deltachain import piece_sums
+from deltachain.adapters import piece_sums
 
 __all__ = ["Piece", "Sample", "Sums", "batches_of", "lanes_of", "sums_of"]
 

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
 
-from deltachain import Published, Servers, UsageError, version_name
+from deltachain import UsageError
+from deltachain.adapters import Servers, version_name
+from deltachain.reports import PublishReport
 
 __all__ = ["DeltachainWeightSyncClient", "SyncClient", "end_update", "send"]
 
@@ -28,7 +30,7 @@ class SyncClient(Protocol):
     def finish_weight_update(self, weight_version: str | None = None) -> None: ...
 
 
-def send(client: SyncClient, published: Published) -> None:
+def send(client: SyncClient, published: PublishReport) -> None:
     """Updates the servers of a client to a version. Whoever pauses them also resumes them. After a
     failure no update is open."""
     if isinstance(client, DeltachainWeightSyncClient):

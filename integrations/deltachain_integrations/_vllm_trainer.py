@@ -15,7 +15,8 @@ from vllm.distributed.weight_transfer.base import (
     WeightSource,
 )
 
-from deltachain import Like, Published, Publisher, Store, UnsupportedError, UsageError
+from deltachain import Like, Publisher, Store, UnsupportedError, UsageError
+from deltachain.reports import PublishReport
 
 from ._vllm_client import end_update, send
 
@@ -117,7 +118,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         return engine
 
     @property
-    def last(self) -> Published | None:
+    def last(self) -> PublishReport | None:
         """The version that this process published last; None on ranks that publish nothing."""
         return None if self._publisher is None else self._publisher.last
 

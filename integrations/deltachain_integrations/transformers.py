@@ -17,7 +17,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainerCallback
 
-from deltachain import Like, Published, Publisher, Store, UsageError
+from deltachain import Like, Publisher, Store, UsageError
+from deltachain.reports import PublishReport
 
 __all__ = ["PublishCallback", "as_saved"]
 
@@ -74,7 +75,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._before: Publisher | None = None
 
     @property
-    def last(self) -> Published | None:
+    def last(self) -> PublishReport | None:
         """The version that was published last, or found published (`once=`); it stays when training
         has ended."""
         publisher = self._publisher or self._before
@@ -115,7 +116,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
                 noted = {"step": own}
                 if self._ended != (own, step):
                     # Its step is no newer one.
-                    self._publisher.repeat()
+                    self._publisher.allow_repeats()
                     self._ended = None
                     noted |= {"best_step": own, "final_step": step}
                 self._publish(model, noted)

@@ -16,7 +16,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from deltachain import HostCopy, Like, Published, Publisher, Store, TimeoutError, UsageError
+from deltachain import HostCopy, Like, Publisher, Store, TimeoutError, UsageError
+from deltachain.reports import PublishReport
 
 from ._vllm_client import DeltachainWeightSyncClient, send
 
@@ -112,7 +113,7 @@ class WeightTransfer:
         self._before: Publisher | None = None
 
     @property
-    def last(self) -> Published | None:
+    def last(self) -> PublishReport | None:
         """The version that was published last; it stays when training has ended."""
         publisher = self._publisher or self._before
         return None if publisher is None else publisher.last

@@ -12,33 +12,37 @@ Needs verl.
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
 from deltachain import (
-    AsyncSubscriber,
     ChainError,
     Guard,
     InUseError,
     Publisher,
-    Routes,
+    RoutePlan,
     Store,
+    Subscriber,
     TimeoutError,
     Trust,
-    find_version,
 )
+from deltachain.adapters import find_version
 
 __all__ = ["DeltachainCheckpointEngine"]
+
+_T = TypeVar("_T")
 
 # Seconds between polls of a directory that another process of the machine manages.
 _POLL = 0.1
 
 
 # Arguments that are values of a class.
-_KINDS = {"guard": Guard, "routes": Routes, "trust": Trust}
+_KINDS = {"guard": Guard, "routes": RoutePlan, "trust": Trust}
 
 
 def _made(settings: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -92,7 +96,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self._publisher = (
             Publisher(self._store, like=like, **_made(publisher)) if is_master else None
         )
-        self._subscriber: AsyncSubscriber | None = None
+        self._subscriber: Subscriber | None = None
         self._version: int | None = None
 
     def prepare(self) -> dict[str, Any]:
@@ -170,7 +174,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             await asyncio.sleep(_POLL)
         assert self._subscriber is not None
         left = max(0.0, end - time.monotonic())
-        update = await self._subscriber.prepare(self._version, timeout=left)
+        update = await _in_thread(self._subscriber.prepare, self._version, timeout=left)
         await asyncio.to_thread(update.apply)
         return self._subscriber.state()
 
@@ -180,9 +184,28 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         if self._subscriber is not None:
             return True
         try:
-            self._subscriber = AsyncSubscriber(
+            self._subscriber = Subscriber(
                 self._store, host_copy=self._host_copy, kind="torch", **self._settings
             )
         except InUseError:
             return False
         return True
+
+
+async def _in_thread(work: Callable[..., _T], *arguments: Any, **settings: Any) -> _T:
+    """Calls `work(*arguments, stop=..., **settings)` in a thread. If the task is cancelled, it
+    stops the work and waits until that has ended: a subscriber is for one thread at a time."""
+    stop = threading.Event()
+    call = functools.partial(work, *arguments, stop=stop, **settings)
+    # A future and not a task: the end of the loop cancels all tasks.
+    done = asyncio.get_running_loop().run_in_executor(None, call)
+    while not done.done():
+        try:
+            await asyncio.wait((done,))
+        except asyncio.CancelledError:
+            stop.set()
+    if stop.is_set():
+        # How the work has ended is of no interest any more.
+        done.exception()
+        raise asyncio.CancelledError
+    return done.result()

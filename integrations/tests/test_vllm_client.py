@@ -28,7 +28,7 @@ def servers() -> Iterator[list[StandIn]]:
 
 
 @pytest.fixture
-def versions(tmp_path: Path) -> list[dc.Published]:
+def versions(tmp_path: Path) -> list[dc.reports.PublishReport]:
     with dc.Publisher(tmp_path / "chain") as publisher:
         return [publisher.publish(tensors(step)) for step in range(3)]
 
@@ -42,24 +42,24 @@ def begun(servers: list[StandIn], **settings: Any) -> DeltachainWeightSyncClient
     return client
 
 
-def says(published: dc.Published) -> str:
+def says(published: dc.reports.PublishReport) -> str:
     return f"{published.version}@{published.digest[:12]}"
 
 
-def serves(server: StandIn, published: dc.Published) -> bool:
+def serves(server: StandIn, published: dc.reports.PublishReport) -> bool:
     holds = server.holds == (published.version, published.digest) and server.version == says(
         published
     )
     return holds and not server.is_paused and not server.is_open
 
 
-def update(client: DeltachainWeightSyncClient, published: dc.Published) -> None:
+def update(client: DeltachainWeightSyncClient, published: dc.reports.PublishReport) -> None:
     send(client, published)
     client.resume()
 
 
 def test_each_call_is_one_step_with_all_servers(
-    servers: list[StandIn], versions: list[dc.Published]
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
 ) -> None:
     with begun(servers) as client:
         for published in versions:
@@ -82,7 +82,7 @@ def test_each_call_is_one_step_with_all_servers(
 
 
 def test_a_version_may_have_another_name(
-    servers: list[StandIn], versions: list[dc.Published]
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
 ) -> None:
     client = begun(servers)
     client.start_weight_update()
@@ -95,7 +95,7 @@ def test_a_version_may_have_another_name(
 
 @pytest.mark.parametrize("path", UPDATE)
 def test_one_of_several_drops_out_and_the_others_get_the_version(
-    servers: list[StandIn], versions: list[dc.Published], path: str
+    servers: list[StandIn], versions: list[dc.reports.PublishReport], path: str
 ) -> None:
     client = begun(servers)
     update(client, versions[0])
@@ -115,7 +115,7 @@ def test_one_of_several_drops_out_and_the_others_get_the_version(
 
 @pytest.mark.parametrize("call", ["start_weight_update", "update_weights", "finish_weight_update"])
 def test_if_all_fail_the_call_says_so(
-    servers: list[StandIn], versions: list[dc.Published], call: str
+    servers: list[StandIn], versions: list[dc.reports.PublishReport], call: str
 ) -> None:
     client = begun(servers)
     update(client, versions[0])
@@ -135,7 +135,7 @@ def test_if_all_fail_the_call_says_so(
 
 
 def test_a_server_that_dies_between_start_and_finish(
-    servers: list[StandIn], versions: list[dc.Published]
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
 ) -> None:
     with StandIn() as dying:
         client = begun([dying, *servers])
@@ -154,7 +154,9 @@ def test_a_server_that_dies_between_start_and_finish(
         client.close()
 
 
-def test_a_digest_of_another_chain(servers: list[StandIn], versions: list[dc.Published]) -> None:
+def test_a_digest_of_another_chain(
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
+) -> None:
     client = begun(servers)
     update(client, versions[0])
     for one in servers:
@@ -166,7 +168,7 @@ def test_a_digest_of_another_chain(servers: list[StandIn], versions: list[dc.Pub
 
 
 def test_a_trainer_that_was_killed_and_starts_again(
-    servers: list[StandIn], versions: list[dc.Published]
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
 ) -> None:
     for received in (False, True):
         killed = begun(servers)
@@ -184,7 +186,7 @@ def test_a_trainer_that_was_killed_and_starts_again(
 
 
 def test_an_update_that_is_given_up_leaves_servers_with_what_they_hold(
-    servers: list[StandIn], versions: list[dc.Published]
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
 ) -> None:
     client = begun(servers)
     update(client, versions[0])
@@ -204,7 +206,7 @@ def test_an_update_that_is_given_up_leaves_servers_with_what_they_hold(
 
 
 def test_an_update_before_the_servers_were_resumed(
-    servers: list[StandIn], versions: list[dc.Published]
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
 ) -> None:
     client = begun(servers)
     send(client, versions[0])
@@ -228,7 +230,7 @@ def test_an_update_before_the_servers_were_resumed(
 
 
 def test_an_interrupt_between_two_calls(
-    servers: list[StandIn], versions: list[dc.Published]
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
 ) -> None:
     client = begun(servers)
     update(client, versions[0])
@@ -247,7 +249,7 @@ def test_an_interrupt_between_two_calls(
 
 
 def test_calls_in_another_order_are_refused(
-    servers: list[StandIn], versions: list[dc.Published]
+    servers: list[StandIn], versions: list[dc.reports.PublishReport]
 ) -> None:
     client = DeltachainWeightSyncClient([one.url for one in servers])
     told = {"version": 0, "digest": versions[0].digest}
@@ -324,7 +326,7 @@ class Plain:
     "path", [None, "/start_weight_update", "/update_weights", "/finish_weight_update"]
 )
 def test_another_client_is_left_without_an_open_update(
-    servers: list[StandIn], versions: list[dc.Published], path: str | None
+    servers: list[StandIn], versions: list[dc.reports.PublishReport], path: str | None
 ) -> None:
     server, *_ = servers
     client = Plain(server)

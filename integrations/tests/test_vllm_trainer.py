@@ -101,7 +101,7 @@ def engine_of(
     )
 
 
-def serves(server: StandIn, published: dc.Published | None) -> bool:
+def serves(server: StandIn, published: dc.reports.PublishReport | None) -> bool:
     assert published is not None
     is_named = server.version == f"{published.version}@{published.digest[:12]}"
     return (

@@ -7,7 +7,7 @@ import { DeltachainError, ensure } from './errors.js';
 import { compareStrings } from './bytes.js';
 import { DIGEST_OF_NOTHING, blake3Hex } from './digests.js';
 import { pieceCount, pieceLength, sameDtype } from './dtypes.js';
-import { LAYOUT, readLayout, valueOf } from './layout.js';
+import { LAYOUT, ONE_FILE, nextLayout, valueOf } from './layout.js';
 import { applyPart } from './parts.js';
 import { digestOfTable, emptyState } from './state.js';
 
@@ -29,6 +29,7 @@ import { digestOfTable, emptyState } from './state.js';
  * @typedef {import('./work.js').WorkOptions & ApplyOnly} ApplyOptions
  * @typedef {object} ApplyOnly
  * @property {boolean} [layouts] check layouts (R-LAY-01), as a tool that writes files must: true unless told otherwise
+ * @property {import('./layout.js').Files} [baseLayout] that of the base; one file without a name, if it is not given
  * @property {(name: string) => boolean} [take] tensors to build; all, if it is not given
  */
 
@@ -41,7 +42,8 @@ import { digestOfTable, emptyState } from './state.js';
  * @returns {Promise<Table>} of the result
  */
 export async function applyLinks(links, base, writer, options = {}) {
-  const tables = promisedTables(links, await base.table({ signal: options.signal }), options.layouts ?? true);
+  const layout = (options.layouts ?? true) ? (options.baseLayout ?? ONE_FILE) : null;
+  const tables = promisedTables(links, await base.table({ signal: options.signal }), layout);
   const pass = new Pass(links, base, tables, options);
   try {
     await pass.run(writer);
@@ -58,26 +60,31 @@ export async function applyLinks(links, base, writer, options = {}) {
  * R-APP-06 and step 7 of section 10 for links that are taken one after another: the tables before the first and after each.
  * @param {Link[]} links
  * @param {Table} base
- * @param {boolean} layouts
+ * @param {import('./layout.js').Files | null} layout of the base; null if layouts are not checked
  */
-export function promisedTables(links, base, layouts) {
+export function promisedTables(links, base, layout) {
   links.forEach((link, i) => {
     const fits = i === 0 || links[i - 1].header.target === link.header.base;
     ensure(fits, 'R-APP-06', 'the base of a link is not the target of the one before');
   });
   const tables = [base];
-  for (const link of links) tables.push(nextTable(link, tables[tables.length - 1], layouts));
+  let files = layout;
+  for (const link of links) {
+    const before = tables[tables.length - 1];
+    const after = nextTable(link, before);
+    if (files !== null) files = nextLayout(files, valueOf(link.index.metadata, LAYOUT), before, after);
+    tables.push(after);
+  }
   return tables;
 }
 
 /**
- * Step 7 of section 10: the table that a link promises.
+ * Step 7 of section 10, but for the layout: the table that a link promises.
  * @param {Link} link
  * @param {Table} before
- * @param {boolean} layouts
  * @returns {Table}
  */
-export function nextTable(link, before, layouts) {
+function nextTable(link, before) {
   const { header, index } = link;
   const digest = digestOfTable(before);
   ensure(digest === header.base, 'R-APP-01', `the link belongs to ${header.base}, the base is ${digest}`);
@@ -93,8 +100,6 @@ export function nextTable(link, before, layouts) {
   }
   const result = digestOfTable(after);
   ensure(result === header.target, 'R-APP-05', `the result is ${result}, the link promises ${header.target}`);
-  const layout = valueOf(index.metadata, LAYOUT);
-  if (layouts && layout !== undefined) readLayout(layout, after);
   return after;
 }
 

@@ -301,12 +301,11 @@ class Builder {
         ensure(right, 'R-CHN-11', `a link to version ${step.version} leads to another state than its commit names`);
         const writer = memoryWriter();
         const base = { table: async () => before.table, readPiece: before.state.readPiece };
-        const table = await applyLinks([link], base, writer, { take: this.take, signal: this.options.signal });
-        if (this.options.layouts) {
-          const stands = commit.routes.some((route) => compareRoutes(route, step) === 0);
-          before.proof.follow(step, stands, valueOf(link.index.metadata, LAYOUT), before.table, table);
-          await this.#compareLayout(before.proof, step.version, shard);
-        }
+        const options = { take: this.take, signal: this.options.signal, baseLayout: before.proof.files };
+        const table = await applyLinks([link], base, writer, options);
+        const stands = commit.routes.some((route) => compareRoutes(route, step) === 0);
+        before.proof.follow(step, stands, valueOf(link.index.metadata, LAYOUT), before.table, table);
+        if (this.options.layouts) await this.#compareLayout(before.proof, step.version, shard);
         shards.set(shard, { table, state: writer.state(), proof: before.proof });
       } finally {
         await source.close?.();

@@ -7,6 +7,7 @@ import { promisedTables } from './apply.js';
 import { blake3Hex, digestOfPieces, DIGEST_OF_NOTHING } from './digests.js';
 import { pieceCount, pieceLength } from './dtypes.js';
 import { PIECE_BYTES } from './limits.js';
+import { ONE_FILE } from './layout.js';
 import { moveLanes } from './parts.js';
 import { lanesOf } from './segment.js';
 import { NOTHING, minus, plus, same, sumsOfBytes, sumsOfLanes } from './sums.js';
@@ -96,7 +97,7 @@ export async function checkMemory(memory, { table, sums }, { progress, signal } 
  * @throws {DeltachainError} UNSUPPORTED without a rule, if these links cannot be taken in place
  */
 export async function takeInPlace(links, memory, known, { layouts = true, signal } = {}) {
-  const tables = promisedTables(links, known.table, layouts);
+  const tables = promisedTables(links, known.table, layouts ? ONE_FILE : null);
   /** @type {Segment[][]} */
   const decoded = [];
   for (const link of links) {

@@ -65,7 +65,7 @@ export function readLayout(text, target) {
 }
 
 /** One file without a name. @type {Files} */
-const ONE_FILE = [new Map([['name', null], ['metadata', null], ['tensors', null]])];
+export const ONE_FILE = [new Map([['name', null], ['metadata', null], ['tensors', null]])];
 
 /** The layout of a target whose link states none. @param {Files} files @param {Table} before @param {Table} after */
 function carriedOver(files, before, after) {
@@ -82,6 +82,17 @@ function carriedOver(files, before, after) {
   }
   if (files.length === 1) return files;
   return files.map((file, i) => new Map([...file, ['tensors', lists[i].sort(compareStrings)]]));
+}
+
+/**
+ * The layout of a target (SPEC section 12): the one that its link states, or else the one of the base.
+ * @param {Files} files of the base
+ * @param {string | undefined} stated
+ * @param {Table} before
+ * @param {Table} after
+ */
+export function nextLayout(files, stated, before, after) {
+  return stated === undefined ? carriedOver(files, before, after) : readLayout(stated, after);
 }
 
 /**
@@ -119,7 +130,7 @@ export class LayoutProof {
    * @param {Table} after
    */
   follow(step, stands, stated, before, after) {
-    this.files = stated === undefined ? carriedOver(this.files, before, after) : readLayout(stated, after);
+    this.files = nextLayout(this.files, stated, before, after);
     const known = stated !== undefined || step.from === null || this.proven;
     if (known) this.origin = step;
     if (!stands) this.unproven = step;

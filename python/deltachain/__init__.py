@@ -14,55 +14,103 @@ import atexit as _atexit
 import os as _os
 
 from . import _native
-from ._async_subscriber import AsyncSubscriber
-from ._chain import *  # noqa: F403
-from ._chain import __all__ as _chain_all
-from ._errors import *  # noqa: F403
+from . import adapters as adapters
+from . import errors as errors
+from . import reports as reports
+from ._chain import (
+    DirectoryStatus,
+    Version,
+    compact,
+    doctor,
+    fsck,
+    log,
+    mirror,
+    prune,
+    show,
+    status,
+    undo_prune,
+)
+from ._errors import (
+    CancelledError,
+    ChainError,
+    CorruptError,
+    Error,
+    ForkedError,
+    InternalError,
+    InUseError,
+    IoError,
+    LimitError,
+    StateMismatchError,
+    TornError,
+    UnsupportedError,
+    UsageError,
+    WrongBaseError,
+)
 from ._errors import TimeoutError as TimeoutError
-from ._errors import __all__ as _errors_all
-from ._files import *  # noqa: F403
-from ._files import __all__ as _files_all
+from ._files import Link, Patch, apply, diff, digest, snapshot
 from ._files import open as open
-from ._host_copy import FoundVersion, HostCopy, find_version
+from ._host_copy import HostCopy
 from ._keys import SignWith, Trust, new_key, public_key
 from ._like import Like
-from ._native import Servers, __version__, is_managed, misfit, version_name
-from ._parts import Part, overlapping
-from ._publisher import *  # noqa: F403
-from ._publisher import __all__ as _publisher_all
+from ._native import __version__
+from ._parts import Part
+from ._publisher import Guard, Publisher, PublishJob, RoutePlan
 from ._ranks import Group
 from ._store import Store
-from ._subscriber import *  # noqa: F403
-from ._subscriber import __all__ as _subscriber_all
-from ._tensors import Tensor, piece_sums
+from ._subscriber import Subscriber, Update, pull
+from ._tensors import Tensor
 
 # Without `open` and `TimeoutError`, which are builtins, too.
-__all__ = [  # noqa: PLE0604
-    "AsyncSubscriber",
-    "FoundVersion",
+__all__ = [
+    "CancelledError",
+    "ChainError",
+    "CorruptError",
+    "DirectoryStatus",
+    "Error",
+    "ForkedError",
     "Group",
+    "Guard",
     "HostCopy",
+    "InUseError",
+    "InternalError",
+    "IoError",
     "Like",
+    "LimitError",
+    "Link",
     "Part",
-    "Servers",
+    "Patch",
+    "PublishJob",
+    "Publisher",
+    "RoutePlan",
     "SignWith",
+    "StateMismatchError",
     "Store",
+    "Subscriber",
     "Tensor",
+    "TornError",
     "Trust",
+    "UnsupportedError",
+    "Update",
+    "UsageError",
+    "Version",
+    "WrongBaseError",
     "__version__",
-    "find_version",
-    "is_managed",
-    "misfit",
+    "apply",
+    "compact",
+    "diff",
+    "digest",
+    "doctor",
+    "fsck",
+    "log",
+    "mirror",
     "new_key",
-    "overlapping",
-    "piece_sums",
+    "prune",
     "public_key",
-    "version_name",
-    *_chain_all,
-    *_errors_all,
-    *_files_all,
-    *_publisher_all,
-    *_subscriber_all,
+    "pull",
+    "show",
+    "snapshot",
+    "status",
+    "undo_prune",
 ]
 
 # Threads of this package must not run after the interpreter has ended.

@@ -12,9 +12,9 @@ from typing import Any
 
 from . import _native
 from ._errors import Error, UsageError
-from ._files import Profile, Progress
+from ._files import Progress
 from ._keys import Trusts, trusted
-from ._settings import absolute, function, maybe_absolute, whole
+from ._settings import RouteProfile, absolute, check_profiles, function, maybe_absolute, whole
 from ._store import Chain, open_store, store_of
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "MirrorReport",
     "PruneReport",
     "Route",
-    "Status",
+    "DirectoryStatus",
     "Version",
     "compact",
     "doctor",
@@ -104,7 +104,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class DirectoryStatus:
     """The content of the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, and
     how following it goes. Its facts about the chain are those that the tool's `follow` saw at its
     last poll; a `Subscriber` records no polls.
@@ -402,7 +402,7 @@ def show(chain: Chain, version: int | None = None) -> Version:
     return _version(json.loads(open_store(chain).show(version)))
 
 
-def status(directory: _Path, max_lag: int | str | None = None) -> Status:
+def status(directory: _Path, max_lag: int | str | None = None) -> DirectoryStatus:
     """The content of a follower's directory, and whether it is healthy. Reads only the records in
     the directory: not the chain, nor the model's files.
 
@@ -423,7 +423,7 @@ def status(directory: _Path, max_lag: int | str | None = None) -> Status:
     found["metadata"] = given(found["metadata"] or {})
     for name in ("problems", "servers", "stores"):
         found[name] = tuple(found[name])
-    return Status(**found)
+    return DirectoryStatus(**found)
 
 
 def fsck(
@@ -587,7 +587,7 @@ def compact(
     version: int | None = None,
     snapshot: bool = False,
     bases: Sequence[int] = (),
-    profile: Profile = "compact",
+    profile: RouteProfile = "compact",
     scratch: _Path | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -600,7 +600,7 @@ def compact(
         version: the version that gets new routes; by default, the newest.
         snapshot: add a snapshot of it.
         bases: add links from these older versions.
-        profile: `"compact"`, `"local"` or `"direct"`, as in `Publisher`.
+        profile: `"compact"` or `"local"`, as in `Publisher`.
         scratch: a directory for temporary files, with space for two states; by default, the
             system's.
         threads: threads that compare and compress; by default, as many as processors.
@@ -612,6 +612,7 @@ def compact(
     """
     function("progress", progress)
     whole("version", version, 0, MOST_VERSION)
+    check_profiles([profile])
     store, older = open_store(chain), _versions("bases", bases)
     found = json.loads(
         store.compact(version, snapshot, older, profile, maybe_absolute(scratch), threads, progress)

@@ -40,7 +40,6 @@ __all__ = [
     "diff",
     "digest",
     "snapshot",
-    "squash",
 ]
 
 Path = str | os.PathLike[str]
@@ -551,33 +550,6 @@ def apply(
             maybe_absolute(base), paths, absolute(out), replace, threads, progress
         )
     return ApplyReport(*built)
-
-
-def squash(
-    base: Path | None,
-    links: Iterable[Path],
-    out: Path,
-    *,
-    profile: Profile = "compact",
-    metadata: Mapping[str, str] | None = None,
-    replace: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> DiffReport:
-    """Joins consecutive links into one. The base is a file or a directory, or None if the first
-    link is a snapshot. Options are those of `diff`."""
-    function("progress", progress)
-    made = _native.squash_files(
-        maybe_absolute(base),
-        [absolute(link) for link in links],
-        absolute(out),
-        profile,
-        notes(metadata),
-        replace,
-        threads,
-        progress,
-    )
-    return DiffReport(*made)
 
 
 def digest(

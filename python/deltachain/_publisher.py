@@ -22,16 +22,26 @@ from typing import Any
 from . import _native
 from ._chain import Version, newest
 from ._errors import CancelledError, ForkedError, IoError, UsageError
-from ._files import Profile, Progress
+from ._files import Progress
 from ._interrupts import start, unmasked
 from ._keys import Signer, Trusts, signers, trusted
 from ._like import Collector, Expected, Like, Reference, pairs, place_of
 from ._ranks import divide, ranks_of, started, usual_shards
-from ._settings import Stop, ending, function, maybe_absolute, notes, number, whole
+from ._settings import (
+    RouteProfile,
+    Stop,
+    check_profiles,
+    ending,
+    function,
+    maybe_absolute,
+    notes,
+    number,
+    whole,
+)
 from ._store import Chain, store_of
 from ._tensors import known
 
-__all__ = ["Guard", "PublishJob", "Published", "Publisher", "Routes"]
+__all__ = ["Guard", "PublishJob", "PublishReport", "Publisher", "RoutePlan"]
 
 _logger = logging.getLogger("deltachain")
 
@@ -44,7 +54,7 @@ _LOOK = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Routes:
+class RoutePlan:
     """Which routes a `Publisher` gives to its versions, beside that from the version before.
 
     Args:
@@ -115,7 +125,7 @@ class PublishTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishReport:
     """A version that has been published.
 
     Attributes:
@@ -142,7 +152,7 @@ class Published:
     times: PublishTimes
 
 
-class PublishJob(Future[Published]):
+class PublishJob(Future[PublishReport]):
     """A running publish: a `concurrent.futures.Future`, which can also be awaited.
 
         published = await publisher.publish_async(model.state_dict())
@@ -188,7 +198,7 @@ class PublishJob(Future[Published]):
         self._stop()
         return not self.done()
 
-    def result(self, timeout: float | None = None) -> Published:
+    def result(self, timeout: float | None = None) -> PublishReport:
         """Waits for the version, at most `timeout` seconds.
 
         Raises:
@@ -212,7 +222,7 @@ class PublishJob(Future[Published]):
         finally:
             self._is_heard = self._is_heard or self.done()
 
-    def __await__(self) -> Generator[Any, None, Published]:
+    def __await__(self) -> Generator[Any, None, PublishReport]:
         # Whoever awaits this has imported it. It takes as long as all of this package.
         import asyncio
 
@@ -286,18 +296,18 @@ class Publisher:
         keep_last: prune from time to time, and keep this many of the newest versions.
         once: the name of a metadata entry that holds an integer, such as `"step"`: each step is
             published only once. A version whose entry is not greater than that of the newest
-            version is skipped, and its `Published.is_new` is False. If it is lower, a warning is
-            logged, once until a version is published. With a group, the metadata of rank 0 count.
+            version is skipped, and its `PublishReport.is_new` is False. If it is lower, a warning
+            is logged, once until a version is published. With a group, the metadata of rank 0
+            count.
         shards: the number of shards of a new chain. By default 1 for a single process, otherwise a
             multiple of 24. It limits how many processes can share the work later, and it never
             changes.
         threads: threads that compare and compress; by default, as many as processors. All objects
             with the same number share them, and they stay. Threads that wait for the store come
             beside them (`Store`).
-        profile: `"compact"`, the smallest links; `"local"`, those that `Subscriber(into=)` takes in
-            place; or `"direct"`, whose values can be used without the base. Or a list of several:
-            each version then has links of each.
-        routes: when versions get snapshots, and links from older versions (`Routes`).
+        profile: `"compact"`, the smallest links, or `"local"`, those that `Subscriber(into=)` takes
+            in place. Or a list of both: each version then has links of each.
+        routes: when versions get snapshots, and links from older versions (`RoutePlan`).
         guard: which versions are refused (`Guard`).
         sign_key: sign each version: a secret key as text, a path of the file that holds it, a
             `SignWith`, or a list of these. By default `DELTACHAIN_SIGNING_KEY` of the environment,
@@ -337,8 +347,8 @@ class Publisher:
         once: str | None = None,
         shards: int | None = None,
         threads: int | None = None,
-        profile: Profile | Sequence[Profile] = "compact",
-        routes: Routes | None = None,
+        profile: RouteProfile | Sequence[RouteProfile] = "compact",
+        routes: RoutePlan | None = None,
         guard: Guard | None = None,
         sign_key: Signer | Sequence[Signer] | None = None,
         trust: Trusts | None = None,
@@ -357,14 +367,15 @@ class Publisher:
         self._calls = self._made_in = 0
         whole("keep_last", keep_last, 1)
         whole("shards", shards, 1)
-        for name, given, kind in (("routes", routes, Routes), ("guard", guard, Guard)):
+        for name, given, kind in (("routes", routes, RoutePlan), ("guard", guard, Guard)):
             if given is not None and not isinstance(given, kind):
                 raise UsageError(
                     f"USAGE: {name}= must be a dc.{kind.__name__}, not {type(given).__name__}"
                 )
         function("progress", progress)
         profiles: list[str] = [profile] if isinstance(profile, str) else list(profile)
-        _native.check_settings(threads, profiles or [""])
+        check_profiles(profiles or [""])
+        _native.check_settings(threads, profiles)
         reference = like if isinstance(like, Like) else Like(like)
         self._ranks = ranks_of(group)
         if reference.path is None and (self._ranks.size > 1 or (shards or 1) > 1):
@@ -376,7 +387,7 @@ class Publisher:
         self._places: dict[str, int] = {}
         self._transform = reference.transform
         self._threads, self._progress = threads, progress
-        self._seen: Published | None = None
+        self._seen: PublishReport | None = None
         self._once = once
         # Whether a name has been logged that files cannot hold.
         self._is_remarked = False
@@ -406,7 +417,7 @@ class Publisher:
                 vouch=vouch,
                 # Rank 0 makes the commit, and has the key.
                 unsigned=unsigned or self._ranks.rank != 0,
-                **asdict(routes or Routes()),
+                **asdict(routes or RoutePlan()),
                 **asdict(guard or Guard()),
             )
             self._is_closed = False
@@ -474,7 +485,7 @@ class Publisher:
         raise TypeError("publishers cannot be pickled: open them in the process that uses them")
 
     @property
-    def last(self) -> Published | None:
+    def last(self) -> PublishReport | None:
         """The last version that this publisher has published, or has found published (`once=`)."""
         return self._seen
 
@@ -512,7 +523,7 @@ class Publisher:
 
     def publish(
         self, weights: Any, *, metadata: Mapping[str, Any] | None = None, stop: Stop | None = None
-    ) -> Published:
+    ) -> PublishReport:
         """Publishes a version and waits until it is committed. Like `publish_async(...).result()`.
         `stop` (an event, or a function that returns whether to stop) and Ctrl-C end it.
 
@@ -615,11 +626,11 @@ class Publisher:
 
         self._ranks.tell(read)
         job = PublishJob(self._calls)
-        self._seen = Published(*[*newest, PublishTimes(waited, 0.0, 0.0, 0.0)])
+        self._seen = PublishReport(*[*newest, PublishTimes(waited, 0.0, 0.0, 0.0)])
         job.set_result(self._seen)
         return job
 
-    def repeat(self) -> None:
+    def allow_repeats(self) -> None:
         """From now on no version is skipped, whatever `once=` says: the next one may have a step
         that is published already, such as the best model of a training that has ended. Waits for
         the running publish.
@@ -848,7 +859,7 @@ class Publisher:
         snapshot: _native.Snapshot,
         metadata: dict[str, str],
         before: tuple[float, float],
-    ) -> Published:
+    ) -> PublishReport:
         ranks, native, of = self._ranks, self._native, self._of
         assert of is not None
         numbers = list(range(ranks.rank, of, ranks.size))
@@ -878,7 +889,7 @@ class Publisher:
                 repeated = json.loads(ranks.together(look, job._stop)[0])
                 if repeated is not None:
                     native.discard(snapshot)
-                    return Published(
+                    return PublishReport(
                         *[*repeated, PublishTimes(*before, time.monotonic() - began, 0.0)]
                     )
             stored = ranks.together(store, job._stop)
@@ -891,7 +902,7 @@ class Publisher:
             if job._is_asked_to_end and isinstance(error, IoError):
                 raise _cancelled() from error
             raise
-        published = Published(
+        published = PublishReport(
             *[*told, PublishTimes(*before, ended - began, time.monotonic() - ended)]
         )
         if ranks.rank != 0:

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,7 +78,7 @@ class Times:
     switch: float
 
 
-class Follower:
+class Subscriber:
     """Keeps a copy of a model at versions of a chain, and gives the changes between them.
 
     Args:
@@ -277,7 +277,7 @@ class Follower:
         place. False before the function of `into=` has said it, or if it returned None."""
         return isinstance(self._native, TensorFollower) and self._native.is_found
 
-    def lost(self) -> None:
+    def mark_written(self) -> None:
         """Notes that other code has written to the tensors of `into=`: the next version is loaded
         as a whole. With `group=`, one rank is enough.
 
@@ -320,32 +320,6 @@ class Follower:
             return [(name, dtype) for name, (dtype, _, _) in raw(path).items()]
         return [(name, dtype) for name, dtype, _ in self._native.tensors()]
 
-    def _poll(
-        self, version: int | None, timeout: float | None, *, until: Callable[[], bool] | None = None
-    ) -> Update | None:
-        """Polls once for a version, or the head; None if there is no such version yet."""
-        self._check(version, timeout)
-        is_there, prepared = self._native.poll(version, timeout, until)
-        return Update(self, prepared) if is_there else None
-
-    def _polled(
-        self, timeout: float | None, *, until: Callable[[], bool] | None = None
-    ) -> Update | None:
-        update = self._poll(None, timeout, until=until)
-        return None if update is None or update._native is None else update
-
-    def _prepared(
-        self,
-        version: int | None,
-        timeout: float | None,
-        poll: float,
-        *,
-        until: Callable[[], bool] | None = None,
-    ) -> Update:
-        self._check(version, timeout)
-        number("poll", poll, 0)
-        return Update(self, self._native.prepare(version, timeout, poll, until))
-
     def _polling(
         self, poll: float, poll_longest: float, every: int | None = None
     ) -> _native.Polling:
@@ -371,13 +345,6 @@ class Follower:
         failed = None if self._following is None else self._following.failure
         return self._native.trouble or failed
 
-    def _next(
-        self, polling: _native.Polling, waits: bool, *, until: Callable[[], bool] | None = None
-    ) -> Update | None:
-        """The next version, after a pause if `waits`; None if `until` ends the wait."""
-        prepared = self._native.next(polling, waits, until)
-        return None if prepared is None else Update(self, prepared)
-
     @property
     def proof(self) -> str | None:
         """How far the copy is proven to be the held version; None if there is none.
@@ -401,27 +368,8 @@ class Follower:
     @property
     def fallbacks(self) -> dict[str, int]:
         """How often this subscriber has loaded the tensors of `into=` as a whole, by
-        `Update.fallback`."""
+        `Update.fallback_reason`."""
         return dict(self._fallbacks)
-
-    def _close(self) -> None:
-        self._native.close()
-        if self._is_own_store:
-            self._store._native.close()
-
-    def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
-        begin = time.monotonic()
-        self._check_held()
-        with advised((StateMismatchError, WrongBaseError), _WRITTEN):
-            self._native.check(None, True, until)
-        self._checked = datetime.now(UTC)
-        return time.monotonic() - begin
-
-    def _verified(self, *, until: Callable[[], bool] | None = None) -> None:
-        self._check_held()
-        with advised((StateMismatchError, WrongBaseError), _WRITTEN):
-            self._native.verify(until)
-        self._checked = datetime.now(UTC)
 
     def _check_held(self) -> None:
         """Refuses to prove what is not there. With `into=` all ranks refuse it together."""
@@ -437,10 +385,6 @@ class Follower:
         if timeout is None:
             self._store.check_exists("check the path, or give timeout= to wait for it")
 
-
-class Subscriber(Follower):
-    __doc__ = Follower.__doc__
-
     def __enter__(self) -> Subscriber:
         return self
 
@@ -450,7 +394,9 @@ class Subscriber(Follower):
     def close(self) -> None:
         """Frees the copy in memory, threads, connections and the lock of a directory. A `Store`
         that was given stays open."""
-        self._close()
+        self._native.close()
+        if self._is_own_store:
+            self._store._native.close()
 
     def poll(self, *, timeout: float | None = None, stop: Stop | None = None) -> Update | None:
         """Polls once: prepares the head; returns None if it is held already, or there is no version
@@ -462,7 +408,8 @@ class Subscriber(Follower):
                 wait. Nothing has changed.
             Error: as for `prepare`.
         """
-        return self._polled(timeout, until=ending(stop))
+        update = self.find(timeout=timeout, stop=stop)
+        return None if update is None or update.is_held else update
 
     def find(
         self, version: int | None = None, *, timeout: float | None = None, stop: Stop | None = None
@@ -474,7 +421,10 @@ class Subscriber(Follower):
         Raises:
             CancelledError, TimeoutError, Error: as for `poll`.
         """
-        return self._poll(version, timeout, until=ending(stop))
+        until = ending(stop)
+        self._check(version, timeout)
+        is_there, prepared = self._native.poll(version, timeout, until)
+        return Update(self, prepared) if is_there else None
 
     def prepare(
         self,
@@ -505,7 +455,10 @@ class Subscriber(Follower):
             WrongBaseError: if the held version does not match the chain; `advice` says what to do.
             Error: if the version cannot be built. The held version stays.
         """
-        return self._prepared(version, timeout, poll, until=ending(stop))
+        until = ending(stop)
+        self._check(version, timeout)
+        number("poll", poll, 0)
+        return Update(self, self._native.prepare(version, timeout, poll, until))
 
     def follow(
         self,
@@ -534,7 +487,8 @@ class Subscriber(Follower):
         """
         polling, until = self._polling(poll, poll_longest, every), ending(stop)
         refused = False
-        while update := self._next(polling, refused, until=until):
+        while prepared := self._native.next(polling, refused, until):
+            update = Update(self, prepared)
             yield update
             refused = self.version != update.version
 
@@ -553,7 +507,12 @@ class Subscriber(Follower):
             UnsupportedError: if the chain has no sums of this version.
             CancelledError: if `stop` ends the call.
         """
-        return self._compared(until=ending(stop))
+        until, begin = ending(stop), time.monotonic()
+        self._check_held()
+        with advised((StateMismatchError, WrongBaseError), _WRITTEN):
+            self._native.check(None, True, until)
+        self._checked = datetime.now(UTC)
+        return time.monotonic() - begin
 
     def verify(self, *, stop: Stop | None = None) -> None:
         """Hashes the copy in memory and compares it with the held version.
@@ -562,7 +521,11 @@ class Subscriber(Follower):
             WrongBaseError, StateMismatchError: if other code has written to it, or has moved it.
             CancelledError: if `stop` ends the call.
         """
-        self._verified(until=ending(stop))
+        until = ending(stop)
+        self._check_held()
+        with advised((StateMismatchError, WrongBaseError), _WRITTEN):
+            self._native.verify(until)
+        self._checked = datetime.now(UTC)
 
 
 class Update:
@@ -582,12 +545,12 @@ class Update:
         downloaded: bytes of links and assets that were downloaded; None until it has been applied.
         routes: the routes used: pairs of the version that each starts from, or None, and the one
             that it leads to.
-        fallback: why the tensors of `into=` were loaded as a whole: `"no_route"`, `"budget"`,
-            `"proof"`, `"check"`, `"torn"` or `"place"` (docs/following.md). None until it has been
-            applied, if they were patched, and for a first version.
+        fallback_reason: why the tensors of `into=` were loaded as a whole: `"no_route"`,
+            `"budget"`, `"proof"`, `"check"`, `"torn"` or `"place"` (docs/following.md). None until
+            it has been applied, if they were patched, and for a first version.
     """
 
-    def __init__(self, subscriber: Follower, native: _native.PreparedUpdate | None) -> None:
+    def __init__(self, subscriber: Subscriber, native: _native.PreparedUpdate | None) -> None:
         self._subscriber = subscriber
         self._native = native
         held = subscriber._native.held()
@@ -606,7 +569,7 @@ class Update:
         self.times: Times | None = None
         self.downloaded: int | None = None
         self.routes: list[tuple[int | None, int]] = []
-        self.fallback: str | None = None
+        self.fallback_reason: str | None = None
 
     def __repr__(self) -> str:
         return f"<deltachain.Update to version {self.version}, {self.digest[:12]}>"
@@ -752,9 +715,9 @@ class Update:
         self.downloaded = fields["downloaded"]
         self.routes = fields["routes"]
         fallback = fields["fallback"]
-        if fallback is not None and self.fallback is None:
+        if fallback is not None and self.fallback_reason is None:
             subscriber._fallbacks[fallback] = subscriber._fallbacks.get(fallback, 0) + 1
-        self.fallback = fallback
+        self.fallback_reason = fallback
 
     def _check_gives_patches(self) -> None:
         if isinstance(self._subscriber._native, TensorFollower):

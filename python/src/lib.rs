@@ -46,8 +46,7 @@ mod native {
         link::Link,
         memory::Buffer,
         operations::{
-            apply_files, apply_tensors, check_settings, diff, digest, open_link, squash_files,
-            write_file,
+            apply_files, apply_tensors, check_settings, diff, digest, open_link, write_file,
         },
         patches::compare,
         places::TensorPlace,

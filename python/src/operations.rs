@@ -190,39 +190,6 @@ pub(crate) fn apply_files(
     ))
 }
 
-/// `squash` from paths to a path, as the tool does it.
-#[pyfunction]
-pub(crate) fn squash_files(
-    py: Python<'_>,
-    base: Option<PathBuf>,
-    links: Vec<PathBuf>,
-    out: PathBuf,
-    profile: ProfileName,
-    metadata: BTreeMap<String, String>,
-    replace: bool,
-    threads: Option<Threads>,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<DiffRow> {
-    let made = run(
-        py,
-        &How {
-            threads,
-            progress,
-            ..How::default()
-        },
-        |watch| {
-            let build = watch.of(Phase::Build);
-            let options = FileOptions::default()
-                .profile(profile.0)
-                .metadata(metadata)
-                .replace(replace)
-                .progress(&build);
-            files::squash(base.as_deref(), &links, &out, &options)
-        },
-    )?;
-    Ok(diff_row(&made))
-}
-
 /// Name, dtype and shape of a tensor, for Python.
 pub(crate) type Info = (String, String, Vec<u64>);
 

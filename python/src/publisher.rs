@@ -545,7 +545,7 @@ fn when(cost: Option<f64>, every: Option<u64>) -> Snapshots {
     }
 }
 
-/// A version that has been published, as `deltachain.Published` begins.
+/// A version that has been published, as `deltachain.reports.PublishReport` begins.
 type PublishedRow = (u64, String, String, u64, u64, u64, bool, bool);
 
 fn published_row(published: &PublishReport) -> PublishedRow {

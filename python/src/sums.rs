@@ -43,7 +43,11 @@ pub(crate) fn sums_of_each(
     let bytes = bytes_of(py, tensor)?;
     let bytes = bytes.bytes();
     if length == 0 {
-        return Err(crate::errors::usage(py, "tensors without bytes have no sums", None));
+        return Err(crate::errors::usage(
+            py,
+            "tensors without bytes have no sums",
+            None,
+        ));
     }
     let each = bytes.chunks(length);
     Ok(each.map(|bytes| sum(bytes, 0).numbers()).collect())

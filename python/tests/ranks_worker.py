@@ -225,7 +225,7 @@ def main() -> None:
         dc.Store(url, attempts=3),
         like=like,
         group=dc.Group(group, timeout=float(limit)),
-        routes=dc.Routes(snapshot_cost=math.inf),
+        routes=dc.RoutePlan(snapshot_cost=math.inf),
         progress=progress,
         once="step" if "once" in steps else None,
     ) as pub:

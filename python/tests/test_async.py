@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,14 @@ from stalling_store import StallingStore
 import deltachain as dc
 
 WEIGHTS = {"w": b"abc"}
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture
+def in_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The recipe of the README and of the example, by which calls are awaited."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("asyncio_follower").in_thread
 
 
 async def stands(store: StallingStore) -> None:
@@ -32,97 +41,88 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
         await task
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_versions_are_awaited_one_after_another(
-    chain: Chain, tmp_path: Path, on_disk: bool
-) -> None:
-    place = {"host_copy": tmp_path / "host copy"} if on_disk else {}
-
-    async def main() -> None:
-        seen = []
-        async with dc.AsyncSubscriber(chain.url, kind="deltachain", **place) as subscriber:
-            assert await subscriber.poll(timeout=60) is None and subscriber.version is None
-            chain.publish(model(0))
-            update = await subscriber.prepare(timeout=60)
-            with update.applying() as patches:
-                assert {patch.name for patch in patches} == set(model(0))
-            chain.publish(model(1))
-            async for update in subscriber.follow(poll=0.01, poll_longest=0.02):
-                with update.applying() as patches:
-                    list(patches)
-                seen.append(update.version)
-                if update.version == 3:
-                    break
-                chain.publish(model(update.version + 1))
-            held = {name: as_bytes(tensor) for name, tensor in subscriber.state()}
-            assert held == {name: data for name, (_, _, data) in model(3).items()}
-            assert subscriber.version == 3 and subscriber.digest and not subscriber.torn
-            if not on_disk:
-                await subscriber.verify()
-        assert seen == [1, 2, 3]
-        with pytest.raises(dc.UsageError, match="closed"):
-            await subscriber.poll()
-
-    asyncio.run(main())
-
-
-def test_a_cancelled_download_ends_at_once_and_can_be_done_again() -> None:
+def test_a_cancelled_download_ends_at_once_and_can_be_done_again(in_thread: Any) -> None:
     async def main() -> None:
         with StallingStore() as store:
             with dc.Publisher(store.chain()) as pub:
                 assert (await pub.publish_async(WEIGHTS)).version == 0
             # Without a cancel, it would stand still for an hour.
             store.stall, store.methods = 3600, ("GET",)
-            async with dc.AsyncSubscriber(store.chain(stall=3600)) as subscriber:
-                task = asyncio.create_task(subscriber.prepare())
+            with dc.Subscriber(store.chain(stall=3600)) as subscriber:
+                task = asyncio.create_task(in_thread(subscriber.prepare))
                 await stands(store)
                 with pytest.raises(
                     dc.UsageError, match="another thread is using it: one at a time"
                 ):
-                    await subscriber.poll()
+                    subscriber.poll()
+                # An impatient caller cancels it twice.
+                task.cancel()
+                await asyncio.sleep(0)
                 await cancelled(task)
+                # The thread has ended, so that another one may use it at once.
                 assert subscriber.version is None and not subscriber.torn
                 store.stands.clear()
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.1):
-                        await subscriber.prepare()
+                        await in_thread(subscriber.prepare)
                 store.stall = 0
-                update = await subscriber.prepare(timeout=60)
+                update = await in_thread(subscriber.prepare, timeout=60)
                 update.apply()
                 assert subscriber.version == 0
 
     asyncio.run(main())
 
 
-def test_a_wait_for_the_next_version_is_cancelled_wherever_it_is(chain: Chain) -> None:
+def test_a_wait_for_the_next_version_is_cancelled_wherever_it_is(
+    chain: Chain, in_thread: Any
+) -> None:
     chain.publish(model(0))
 
     async def main() -> None:
-        async with dc.AsyncSubscriber(chain.url) as subscriber:
-            (await subscriber.prepare()).apply()
+        with dc.Subscriber(chain.url) as subscriber:
+            (await in_thread(subscriber.prepare)).apply()
+
+            def followed(stop: threading.Event) -> dc.Update | None:
+                return next(subscriber.follow(stop=stop), None)
+
             for turns in (0, 1, 2, 5):
-                for wait in (subscriber.prepare, lambda: anext(subscriber.follow())):
-                    task = asyncio.ensure_future(wait())  # type: ignore[operator]
+                for wait in (subscriber.prepare, followed):
+                    task = asyncio.ensure_future(in_thread(wait))
                     for _ in range(turns):
                         await asyncio.sleep(0)
                     await cancelled(task)
             chain.publish(model(1))
-            assert (await subscriber.prepare(timeout=60)).version == 1
+            assert (await in_thread(subscriber.prepare, timeout=60)).version == 1
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("wait", ["subscriber.prepare()", "anext(subscriber.follow())"])
+def test_an_error_of_the_call_is_that_of_the_task(chain: Chain, in_thread: Any) -> None:
+    async def main() -> None:
+        with dc.Subscriber(chain.url) as subscriber:
+            with pytest.raises(dc.TimeoutError):
+                await in_thread(subscriber.prepare, timeout=0)
+            subscriber.close()
+            with pytest.raises(dc.UsageError, match="closed"):
+                await in_thread(subscriber.poll)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "wait", ["subscriber.prepare", "lambda stop: next(subscriber.follow(stop=stop), None)"]
+)
 def test_the_loop_ends_although_a_task_waits_for_a_version(chain: Chain, wait: str) -> None:
     chain.publish(model(0))
     text = f"""
         import asyncio, sys
         import deltachain as dc
+        from asyncio_follower import in_thread
 
         async def main():
-            subscriber = dc.AsyncSubscriber(sys.argv[1])
-            (await subscriber.prepare()).apply()
-            task = asyncio.ensure_future({wait})
+            subscriber = dc.Subscriber(sys.argv[1])
+            (await in_thread(subscriber.prepare)).apply()
+            task = asyncio.ensure_future(in_thread({wait}))
             await asyncio.sleep(0.2)
             assert not task.done()
 
@@ -130,7 +130,9 @@ def test_the_loop_ends_although_a_task_waits_for_a_version(chain: Chain, wait: s
         print("ended")
         """
     command = [sys.executable, "-c", textwrap.dedent(text), chain.url]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=EXAMPLES
+    )
     assert (ran.stdout, ran.stderr) == ("ended\n", "")
 
 
@@ -147,7 +149,7 @@ def test_a_publish_ends_with_the_task_that_awaits_it() -> None:
             publisher = stalled_publisher(store)
             job = publisher.publish_async(WEIGHTS)
 
-            async def published() -> dc.Published:
+            async def published() -> dc.reports.PublishReport:
                 return await job
 
             task = asyncio.create_task(published())

@@ -165,7 +165,6 @@ def uses_of_paths(chain: Chain) -> dict[str, Callable[[Any], object]]:
     good = {"a": b"abc"}
     return {
         "diff, out": lambda odd: dc.diff(good, good, odd),
-        "squash": lambda odd: dc.squash(odd, [odd], odd),
         "apply": lambda odd: dc.apply(odd, [odd], odd),
         "save": lambda odd: dc.diff(good, good).save(odd),
         "Subscriber, host_copy": lambda odd: dc.Subscriber(chain.url, host_copy=odd),

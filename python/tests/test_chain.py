@@ -197,16 +197,16 @@ def test_a_directory_tells_its_status(tmp_path: Path, chain: str) -> None:
 
 def test_a_chain_and_a_directory_are_checked(tmp_path: Path, chain: str) -> None:
     report = dc.fsck(chain)
-    assert isinstance(report, dc.FsckReport)
+    assert isinstance(report, dc.reports.FsckReport)
     assert report.healthy and (report.versions, report.rebuilt, report.problems) == (3, 0, ())
     phases = set()
     deep = dc.fsck(
         chain, deep=True, scratch=tmp_path, threads=1, progress=lambda phase, *_: phases.add(phase)
     )
-    assert isinstance(deep, dc.FsckReport) and deep.healthy and deep.rebuilt == 3 and phases
+    assert isinstance(deep, dc.reports.FsckReport) and deep.healthy and deep.rebuilt == 3 and phases
     tool("pull", chain, tmp_path / "model")
     directory = dc.fsck(tmp_path / "model")
-    assert isinstance(directory, dc.DirectoryReport)
+    assert isinstance(directory, dc.reports.DirectoryReport)
     assert directory.healthy and (directory.version, directory.tensors) == (2, 1)
 
     file = next(Path(chain, "files").rglob("*.dcf"))
@@ -230,7 +230,7 @@ def test_a_place_is_examined(tmp_path: Path) -> None:
     assert {"put if absent", "lock"} <= {finding.tried for finding in report.findings}
     assert list(tmp_path.iterdir()) == []
     without = dataclasses.replace(report.findings[0], works=False)
-    assert not dc.DoctorReport((without,)).healthy
+    assert not dc.reports.DoctorReport((without,)).healthy
 
 
 def test_old_versions_are_pruned_and_new_ones_compacted(chain: str) -> None:
@@ -252,7 +252,10 @@ def test_old_versions_are_pruned_and_new_ones_compacted(chain: str) -> None:
     left.write_bytes(b"not a link")
     os.utime(left, (time.time() - 25 * 3600,) * 2)
     report = dc.fsck(chain)
-    assert isinstance(report, dc.FsckReport) and (report.unnamed, report.unnamed_bytes) == (1, 10)
+    assert isinstance(report, dc.reports.FsckReport) and (report.unnamed, report.unnamed_bytes) == (
+        1,
+        10,
+    )
     kept = dc.prune(chain, keep_last=3)
     assert (kept.unnamed, kept.unnamed_bytes, left.exists()) == (1, 10, True)
     assert dc.prune(chain, abandoned=True).removed == (f"files/{left.name}",) and not left.exists()
@@ -343,7 +346,7 @@ def test_a_step_is_published_once(tmp_path: Path) -> None:
 
 def test_a_step_costs_no_request_more() -> None:
     with StallingStore() as store:
-        routes, requests = dc.Routes(snapshot_cost=math.inf), {}
+        routes, requests = dc.RoutePlan(snapshot_cost=math.inf), {}
         for once in (None, "step"):
             with dc.Publisher(store.chain(f"s3://bucket/{once}"), routes=routes, once=once) as pub:
                 pub.publish(tensors(0), metadata={"step": 0})

@@ -23,6 +23,7 @@ needs_torch = pytest.mark.skipif(
             "train_and_follow.py --numpy",
             "the same for all 5 versions, in memory and on disk (numpy)",
         ),
+        ("asyncio_follower.py", "each of 5 versions was followed"),
         ("serve_latest.py --numpy", "every answer was that of the version that it named (numpy"),
         pytest.param("train_and_follow.py", "in memory and on disk (torch)", marks=needs_torch),
         pytest.param("serve_latest.py", "that it named (torch", marks=needs_torch),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Chain, model, tool
+from conftest import Chain, model, tool, write_model
 
 import deltachain as dc
 
@@ -25,11 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 class Server(ThreadingHTTPServer):
     """A stand-in for a server of SGLang."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.calls: list[tuple[str, Any]] = []
-        self.info: dict[str, str] = {}
+        # The version that it was started with.
+        self.info: dict[str, str] = {"model_path": str(first), "weight_version": "default"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -62,8 +63,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
+def server(tmp_path: Path) -> Iterator[Server]:
+    first = write_model(tmp_path / "first", model(0))
+    with Server(first) as server:
         threading.Thread(target=server.serve_forever).start()
         yield server
         server.shutdown()

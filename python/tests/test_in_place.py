@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy
 import pytest
@@ -27,7 +28,7 @@ from conftest import as_bytes  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import deltachain as dc  # noqa: E402
-from deltachain import _device_memory, _native, _sums, _tensor_follower  # noqa: E402
+from deltachain import _device_memory, _native, _publisher, _sums, _tensor_follower  # noqa: E402
 from deltachain._device_memory import DeviceMemory, Lanes  # noqa: E402
 from deltachain._sums import KINDS, MODULUS, of_many  # noqa: E402
 from deltachain._tensors import BITS, PACKED, numpy_dtype, torch_dtype  # noqa: E402
@@ -154,7 +155,7 @@ def test_sums_of_a_whole_piece() -> None:
     for width in (1, 2, 4, 8):
         assert torch.equal(_sums._of_bytes(piece.view(KINDS[width]), 0), expected)
         own = piece.view(KINDS[width])
-        assert dc.piece_sums([own, own]).tolist() == [expected.tolist()] * 2
+        assert dc.adapters.piece_sums([own, own]).tolist() == [expected.tolist()] * 2
         assert torch.equal(_sums._of_rows(own[None]), expected[None])
 
 
@@ -485,8 +486,13 @@ def drawn(draw: random.Random, by: str) -> tuple[list[dict[str, Held]], dict[str
     return states, ties
 
 
+def any_profile() -> Any:
+    """Publishers take all profiles: other writers make routes with links of `direct`."""
+    return mock.patch.object(_publisher, "check_profiles")
+
+
 def publish(path: Path, states: Iterable[State], profile: Any) -> str:
-    with dc.Publisher(path, profile=profile) as publisher:
+    with any_profile(), dc.Publisher(path, profile=profile) as publisher:
         for state in states:
             publisher.publish({name: held.given() for name, held in state.items()})
     return str(path)
@@ -615,9 +621,9 @@ def test_a_drawn_model_follows(
             assert_holds(held)
             assert (subscriber.version, subscriber.torn) == (held, False)
             if profile == "local" and event != "write":
-                assert (update.fallback, subscriber.proof) == (expected, proof)
+                assert (update.fallback_reason, subscriber.proof) == (expected, proof)
             # Without sums, links are taken by digests if all tensors are whole.
-            assert update.fallback in (None, expected, "no_route", "proof")
+            assert update.fallback_reason in (None, expected, "no_route", "proof")
             if draw.random() < 0.4:
                 subscriber.check()
                 assert subscriber.proof == "memory" or profile != "local"
@@ -641,7 +647,7 @@ def test_a_tensor_of_several_pieces(how: str, profile: str, by: str, tmp_path: P
         # The lanes on both sides of the border of pieces.
         after.view(-1)[_sums.PIECE_BYTES // 2 - 1 : _sums.PIECE_BYTES // 2 + 1] ^= 1
         versions.append(after)
-    with dc.Publisher(tmp_path / "chain", profile=profile) as publisher:
+    with any_profile(), dc.Publisher(tmp_path / "chain", profile=profile) as publisher:
         for one in versions:
             publisher.publish({"w": one.view(torch.bfloat16)})
     memory = torch.zeros(shape, dtype=torch.int16)
@@ -696,7 +702,7 @@ def test_every_bit_of_a_lane_that_changes_is_proven(
             update = subscriber.prepare(1)
             update.apply()
             if is_coded and profile == "local":
-                assert update.fallback == "proof" and as_bytes(tensor) == after.tobytes(), (
+                assert update.fallback_reason == "proof" and as_bytes(tensor) == after.tobytes(), (
                     byte,
                     bit,
                 )
@@ -705,8 +711,8 @@ def test_every_bit_of_a_lane_that_changes_is_proven(
                 # By digests, which are of all memory; values that are written as they are need no
                 # old ones.
                 assert as_bytes(tensor) == after.tobytes(), (byte, bit)
-                assert update.fallback == (None if is_coded else "proof")
-            elif update.fallback is None:
+                assert update.fallback_reason == (None if is_coded else "proof")
+            elif update.fallback_reason is None:
                 # Not proven, and said so: the check of all memory finds it.
                 assert subscriber.proof == "changed_lanes"
                 with pytest.raises(dc.StateMismatchError):
@@ -729,7 +735,7 @@ def test_links_whose_errors_would_cancel_are_found(by: str, tmp_path: Path) -> N
         update = subscriber.prepare(2)
         update.apply()
         assert as_bytes(tensor) == first.lanes.tobytes()
-        assert (update.fallback, subscriber.proof) == ("proof", "memory")
+        assert (update.fallback_reason, subscriber.proof) == ("proof", "memory")
 
 
 def test_a_write_between_proof_and_switch_names_the_tensor(by: str, tmp_path: Path) -> None:
@@ -1060,7 +1066,7 @@ def test_parts_of_one_process_are_proven_together(by: str, tmp_path: Path) -> No
         forms[3].flip(tuple(map(int, numpy.argwhere(differs)[0])), 5)
         update = subscriber.prepare(2)
         update.apply()
-        assert update.fallback == "proof"
+        assert update.fallback_reason == "proof"
         assert_holds(2)
         subscriber.prepare(3).apply()
         assert subscriber.proof == "changed_lanes"

@@ -153,7 +153,7 @@ def test_a_wrong_lane_means_a_whole_load(
         update.apply()
         # Does nothing the second time.
         update.apply()
-        assert (update.fallback, subscriber.fallbacks) == ("proof", {"proof": 1})
+        assert (update.fallback_reason, subscriber.fallbacks) == ("proof", {"proof": 1})
         assert_holds(tensors, 1)
         assert subscriber.proof == "memory"
         # A lane that does not change: only the check finds it.
@@ -196,7 +196,7 @@ def test_compact_links_are_taken_by_digests(tmp_path: Path, by: str) -> None:
         update = subscriber.prepare(1)
         update.apply()
         assert_holds(tensors, 1)
-        assert (update.fallback, subscriber.proof) == (None, "changed_lanes")
+        assert (update.fallback_reason, subscriber.proof) == (None, "changed_lanes")
         subscriber.check()
         assert subscriber.proof == "hashed"
 
@@ -310,24 +310,6 @@ def test_selected_tensors_are_enough(url: str) -> None:
         assert subscriber.proof == "changed_lanes"
         subscriber.check()
         subscriber.verify()
-
-
-def test_followed_by_asyncio(url: str) -> None:
-    import asyncio
-
-    async def follow(tensors: dict[str, Any]) -> None:
-        async with dc.AsyncSubscriber(url, into=tensors) as subscriber:
-            (await subscriber.prepare(0)).apply()
-            async for update in subscriber.follow():
-                update.apply()
-                break
-            assert subscriber.version == VERSIONS - 1 and subscriber.proof == "changed_lanes"
-            await subscriber.check()
-            assert subscriber.proof == "memory"
-
-    tensors = tensors_for("torch")
-    asyncio.run(follow(tensors))
-    assert_holds(tensors, VERSIONS - 1)
 
 
 def test_a_stale_backward_fails(url: str) -> None:
@@ -450,10 +432,10 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
         tensors["scale"].copy_(model(1)["scale"])
         assert_holds(tensors, 1)
         # Lost: all is loaded again.
-        subscriber.lost()
+        subscriber.mark_written()
         subscriber.prepare(1).apply()
         assert len(loads) == 2 and subscriber.proof == "memory"
-        subscriber.lost()
+        subscriber.mark_written()
         update = subscriber.prepare(2)
         with pytest.raises(Stopped):
             update.apply()
@@ -633,7 +615,7 @@ def test_an_exception_of_progress_ends_the_proof(
     monkeypatch.undo()
     update = subscriber.prepare()
     update.apply()
-    assert update.fallback is None and subscriber.version == 1
+    assert update.fallback_reason is None and subscriber.version == 1
 
 
 def test_a_module_that_cannot_be_looked_up_is_an_error(tmp_path: Path) -> None:
@@ -732,7 +714,7 @@ def test_the_older_of_two_subscribers_says_that_it_lost_its_tensors(
         publisher.publish({"w": first})
         update = older.prepare()
         update.apply()
-        assert update.fallback == "torn" and older.version == 1 and newer.version is None
+        assert update.fallback_reason == "torn" and older.version == 1 and newer.version is None
         older.check()
     assert torch.equal(into["w"], first)
     assert sum("two subscribers" in record.getMessage() for record in caplog.records) == 2

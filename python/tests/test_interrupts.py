@@ -6,7 +6,6 @@ Of subscribers every third line by default; `DELTACHAIN_INTERRUPTED=all` interru
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import random
@@ -21,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from conftest import Chain, as_bytes
+from conftest import as_bytes
 from test_torn import interrupted
 
 import deltachain as dc
@@ -143,13 +142,13 @@ def test_an_interrupt_at_any_line(call: str, tmp_path: Path) -> None:
     line, is_inside, publisher = (
         0,
         True,
-        dc.Publisher(tmp_path / "chain", routes=dc.Routes(snapshot_every=8)),
+        dc.Publisher(tmp_path / "chain", routes=dc.RoutePlan(snapshot_every=8)),
     )
     while is_inside:
         is_inside = interrupted_at(line, use)
         assert_usable(publisher, line, tmp_path / "chain")
         if repr(publisher).endswith("closed>"):
-            publisher = dc.Publisher(tmp_path / "chain", routes=dc.Routes(snapshot_every=8))
+            publisher = dc.Publisher(tmp_path / "chain", routes=dc.RoutePlan(snapshot_every=8))
         line += 1
     assert line > 20
     ended(publisher.close)
@@ -232,18 +231,6 @@ def test_an_interrupt_within_the_standard_library_stays_one(
             with pytest.raises(KeyboardInterrupt):
                 call(publisher)
         assert_usable(publisher, 3, tmp_path / "chain")
-
-
-def test_an_interrupt_as_the_thread_of_an_asynchronous_call_starts(
-    chain: Chain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def poll() -> None:
-        async with dc.AsyncSubscriber(chain.url) as subscriber:
-            patched.setattr(threading.Thread, "start", masked(threading.Thread.start))
-            await subscriber.poll()
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        asyncio.run(poll())
 
 
 def test_no_thread_while_the_caller_handles_an_interrupt(

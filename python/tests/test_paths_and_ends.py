@@ -74,13 +74,12 @@ def test_the_home_directory(tmp_path: Path, elsewhere: Callable[[], None]) -> No
     dc.pull("~/chain", Path("~/pulled"), trust=dc.Trust("~/key.pub"))
     dc.fsck("~/chain", deep=True, scratch="~/scratch")
     dc.mirror("~/chain", "~/mirrored")
-    assert dc.find_version("~/copy") is not None and dc.HostCopy("~/copy").version == 0
+    assert dc.adapters.find_version("~/copy") is not None and dc.HostCopy("~/copy").version == 0
     assert dc.status("~/copy").version == 0
     current = "~/copy/current"
     assert dc.digest(current).digest == dc.digest(STATE).digest
     assert dc.diff(current, STATE).report is not None
     dc.apply(current, ["~/link.dcf"], "~/applied")
-    dc.squash(current, ["~/link.dcf", "~/again.dcf"], "~/squashed.dcf")
     with dc.Publisher("~/liked", like="~/copy/current") as publisher:
         publisher.publish(STATE)
     assert not list((tmp_path / "there").iterdir())
@@ -147,11 +146,6 @@ def followed():
         next(subscriber.follow()).apply()
     return subscriber
 
-async def awaited():
-    async with dc.AsyncSubscriber(url) as subscriber:
-        await subscriber.prepare()
-    return subscriber
-
 kinds = {
     "publisher": published,
     "publisher that prunes": lambda: published(keep_last=2),
@@ -159,7 +153,6 @@ kinds = {
     "subscriber with a host copy": lambda: subscribed(host_copy=folder / "copy"),
     "subscriber into memory": lambda: subscribed(into={"d.steady": bytearray(3)}, strict=False),
     "subscriber that follows": followed,
-    "asynchronous subscriber": lambda: asyncio.run(awaited()),
     "log": lambda: dc.log(url),
 }
 

@@ -263,12 +263,12 @@ def test_a_model_that_is_shared_goes_on(
         update = subscriber.prepare(1)
         update.apply()
         assert holds(dict(model.state_dict()), 1)
-        assert update.fallback == "place" and subscriber.fallbacks == {"place": 1}
+        assert update.fallback_reason == "place" and subscriber.fallbacks == {"place": 1}
         assert "does not lie where it did" in caplog.text
         # And in place from then on.
         update = subscriber.prepare(2)
         update.apply()
-        assert update.fallback is None and subscriber.proof == "changed_lanes"
+        assert update.fallback_reason is None and subscriber.proof == "changed_lanes"
         assert holds(dict(model.state_dict()), 2)
         subscriber.check()
 

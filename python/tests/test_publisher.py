@@ -258,7 +258,7 @@ def test_a_publish_takes_at_most_eight_requests(tmp_path: Path) -> None:
         (tmp_path / "like" / f"{number}.json").write_text(f"{number}")
     with StallingStore() as store:
         like = tmp_path / "like"
-        with dc.Publisher(store.chain(), like=like, routes=dc.Routes(snapshot_every=2)) as pub:
+        with dc.Publisher(store.chain(), like=like, routes=dc.RoutePlan(snapshot_every=2)) as pub:
             pub.publish(tensors(0))
             for step in (1, 2, 3):
                 store.requests.clear()
@@ -274,7 +274,7 @@ def test_several_shards_need_a_checkpoint(tmp_path: Path) -> None:
 
 def test_old_versions_are_pruned(tmp_path: Path) -> None:
     url = tmp_path / "chain"
-    with dc.Publisher(url, keep_last=2, routes=dc.Routes(snapshot_every=2)) as pub:
+    with dc.Publisher(url, keep_last=2, routes=dc.RoutePlan(snapshot_every=2)) as pub:
         for step in range(6):
             pub.publish(tensors(step))
     routes = {version["version"]: len(version["routes"]) for version in versions(url)}

@@ -110,7 +110,7 @@ def test_any_number_of_ranks_goes_on_with_one_chain(tmp_path: Path, like: Path, 
     assert [version["state"] for version in ours] == [version["state"] for version in others]
     assert [len(version["shards"]) for version in ours] == [24] * 6
     # A single process goes on, too.
-    with dc.Publisher(url, like=like, routes=dc.Routes(snapshot_cost=math.inf)) as pub:
+    with dc.Publisher(url, like=like, routes=dc.RoutePlan(snapshot_cost=math.inf)) as pub:
         made = pub.publish(tensors(6))
         assert (made.version, made.snapshot) == (6, False)
     for version in (0, 3, 6):
@@ -313,7 +313,7 @@ def test_few_requests_whatever_the_number_of_shards(like: Path) -> None:
         def opened(rank: int) -> dc.Publisher:
             group = Sockets(rank, ranks, str(listener.detach() if rank == 0 else port))
             return dc.Publisher(
-                store.chain(), like=like, group=group, routes=dc.Routes(snapshot_cost=math.inf)
+                store.chain(), like=like, group=group, routes=dc.RoutePlan(snapshot_cost=math.inf)
             )
 
         with ThreadPoolExecutor(ranks) as threads:
@@ -357,7 +357,7 @@ def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
 
 def test_shards_of_a_chain_that_a_single_process_begins(tmp_path: Path, like: Path) -> None:
     with dc.Publisher(
-        tmp_path / "chain", like=like, shards=3, routes=dc.Routes(snapshot_cost=math.inf)
+        tmp_path / "chain", like=like, shards=3, routes=dc.RoutePlan(snapshot_cost=math.inf)
     ) as pub:
         pub.publish(tensors(0))
         assert not pub.publish(tensors(1)).snapshot

@@ -26,7 +26,7 @@ FIRST, SECOND, STRANGER = (dc.new_key(name) for name in ("first", "second", "str
 OF_FIRST, OF_SECOND, OF_STRANGER = map(dc.public_key, (FIRST, SECOND, STRANGER))
 
 
-def publish(url: Path, step: int, **settings: Any) -> dc.Published:
+def publish(url: Path, step: int, **settings: Any) -> dc.reports.PublishReport:
     with dc.Publisher(url, **settings) as pub:
         return pub.publish(tensors(step), metadata={"step": step})
 
@@ -405,20 +405,6 @@ def test_rank_0_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [[row.get("version") for row in rows] for rows in said] == [[0, 1], [0, 1]], said
     with dc.Subscriber(url, trust=OF_FIRST) as sub:
         assert take(sub) == 1
-
-
-def test_async_subscribers_have_trust(tmp_path: Path) -> None:
-    import asyncio
-
-    url = tmp_path / "chain"
-    publish(url, 0, sign_key=FIRST)
-    publish(url, 1, unsigned=True)
-
-    async def held() -> int:
-        async with dc.AsyncSubscriber(url, trust=OF_FIRST) as sub:
-            return (await sub.prepare(timeout=60)).version
-
-    assert asyncio.run(held()) == 0
 
 
 def test_no_credential_of_a_url_is_shown() -> None:

@@ -80,13 +80,13 @@ def test_what_a_store_shows(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [dc.Publisher, dc.Subscriber, dc.AsyncSubscriber])
+@pytest.mark.parametrize("kind", [dc.Publisher, dc.Subscriber])
 def test_a_person_can_know_all_arguments(kind: Any) -> None:
     assert len(inspect.signature(kind).parameters) <= 16
 
 
 def test_values_of_other_classes_are_refused(tmp_path: Path) -> None:
-    for given in ({"routes": {"snapshot_every": 2}}, {"guard": 0.1}, {"guard": dc.Routes()}):
+    for given in ({"routes": {"snapshot_every": 2}}, {"guard": 0.1}, {"guard": dc.RoutePlan()}):
         with pytest.raises(dc.UsageError, match=r"must be a dc\."):
             dc.Publisher(tmp_path / "chain", **given)
 
@@ -301,7 +301,7 @@ def test_pull_of_some_tensors_with_progress_and_a_stop(tmp_path: Path) -> None:
     assert set(dc.digest(current).tensors) == {"a.w"} and "download" in phases
     with pytest.raises(dc.CancelledError):
         dc.pull(tmp_path / "chain", tmp_path / "none", stop=lambda: True)
-    assert dc.find_version(tmp_path / "none") is None
+    assert dc.adapters.find_version(tmp_path / "none") is None
 
 
 def test_a_host_copy_is_read_in_a_block(tmp_path: Path) -> None:
@@ -332,6 +332,6 @@ def test_the_model_of_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
     snapshot.mkdir(parents=True)
     (snapshot / "model.safetensors").write_bytes((current / "model.safetensors").read_bytes())
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert dc.misfit("tiny/qwen3", {"norm": [3]}) is None
-    assert "has the shape [3]" in str(dc.misfit("tiny/qwen3", {"norm": [1]}))
-    assert dc.misfit("tiny/other", {"norm": [1]}) is None
+    assert dc.adapters.misfit("tiny/qwen3", {"norm": [3]}) is None
+    assert "has the shape [3]" in str(dc.adapters.misfit("tiny/qwen3", {"norm": [1]}))
+    assert dc.adapters.misfit("tiny/other", {"norm": [1]}) is None

@@ -478,9 +478,9 @@ def test_a_version_is_found_whether_it_is_held_or_not(chain: Chain, tmp_path: Pa
     with dc.Subscriber(chain.url, host_copy=directory) as subscriber:
         assert subscriber.find() is None
         assert (
-            dc.is_managed(directory)
-            and not dc.is_managed(tmp_path)
-            and dc.find_version(directory) is None
+            dc.adapters.is_managed(directory)
+            and not dc.adapters.is_managed(tmp_path)
+            and dc.adapters.find_version(directory) is None
         )
         chain.publish(model(0))
         assert subscriber.find(1) is None
@@ -491,18 +491,18 @@ def test_a_version_is_found_whether_it_is_held_or_not(chain: Chain, tmp_path: Pa
         for held in (subscriber.find(), subscriber.find(0)):
             assert held is not None and held.is_held and held.digest == update.digest
             assert (held.table(), held.changes()) == ([], None)
-    found = dc.find_version(directory, 0)
+    found = dc.adapters.find_version(directory, 0)
     assert (
         found is not None
         and found[:2] == (0, update.digest)
-        and found == dc.find_version(directory)
+        and found == dc.adapters.find_version(directory)
     )
-    assert dc.version_name(*found[:2]) == f"0@{found.digest[:12]}"
+    assert dc.adapters.version_name(*found[:2]) == f"0@{found.digest[:12]}"
     shown = {name: as_bytes(tensor) for name, tensor in found.tensors("deltachain").items()}
     assert shown == {name: data for name, (_, _, data) in chain.versions[0].items()}
     shapes = {name: tensor.shape for name, tensor in found.tensors("deltachain").items()}
-    assert dc.misfit(found.path, shapes) is None
-    assert "a.weight" in str(dc.misfit(found.path, shapes | {"a.weight": (1, 1)}))
+    assert dc.adapters.misfit(found.path, shapes) is None
+    assert "a.weight" in str(dc.adapters.misfit(found.path, shapes | {"a.weight": (1, 1)}))
 
 
 def test_who_follows_can_tell_why_nothing_new_comes() -> None:

@@ -19,7 +19,7 @@ mod write_back;
 pub use crate::layout::{LAYOUT_KEY, Layout, LayoutFile};
 pub use disk::{check_apart, is_same_file};
 pub use listing::{MARKER, ModelListing};
-pub use operations::{ApplyReport, apply, diff, diff_opened, snapshot, squash};
+pub use operations::{ApplyReport, apply, diff, diff_opened, snapshot};
 pub use options::FileOptions;
 pub use output_file::OutputFile;
 pub use safetensors::SafetensorsState;

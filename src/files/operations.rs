@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::codec::piece::Profile;
 use crate::diff::{DiffOptions, DiffReport};
 use crate::error::{Error, Result};
-use crate::files::disk::{check_apart, is_same_file, parent_of, refuse_existing};
+use crate::files::disk::{check_apart, is_same_file, refuse_existing};
 use crate::files::file_source::FileSource;
 use crate::files::{
-    FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, StagedSafetensors, scratch_state,
+    FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, StagedSafetensors,
 };
 use crate::link::LinkReader;
 use crate::progress::Progress;
@@ -118,36 +118,6 @@ pub fn apply(
         written,
         copied,
     })
-}
-
-/// Joins links of any profile into one: their result is built in a temporary file beside `out` and
-/// compared with `base`, or with nothing if the first is a snapshot. Metadata of later links
-/// replaces metadata of earlier ones; metadata of `options` replaces both.
-///
-/// # Errors
-/// As for [`apply`] and [`diff`].
-pub fn squash(
-    base: Option<&Path>,
-    links: &[impl AsRef<Path>],
-    out: &Path,
-    options: &FileOptions<'_>,
-) -> Result<DiffReport> {
-    refuse_existing(out, options.replace)?;
-    let links = LinkSequence::open(links, out, options)?;
-    let files = base.map(SafetensorsState::open).transpose()?;
-    let base = files.as_ref();
-    base.map_or(Ok(()), |base| base.check_apart(out))?;
-    let checked = links.check(base, options.progress)?;
-    let scratch = scratch_state(parent_of(out), &checked.replay.tensors())?;
-    checked.build(base, &scratch, options.progress)?;
-    let mut all = options.clone();
-    all.metadata = links
-        .readers
-        .iter()
-        .flat_map(|link| link.index().metadata.clone())
-        .collect();
-    all.metadata.extend(options.metadata.clone());
-    write_link(base, &scratch, &checked.layout, out, &all)
 }
 
 /// The empty state that a snapshot starts from.
@@ -371,29 +341,6 @@ mod tests {
             .map(|entry| entry.unwrap().metadata().unwrap().len());
         assert_eq!(built.written, files.sum::<u64>());
         assert_eq!(count.0.into_inner(), count.1.into_inner());
-
-        let note = [("note".to_owned(), "x".to_owned())].into();
-        let joined = squash(
-            Some(&states[0]),
-            &["1", "2"].map(at),
-            &at("joined"),
-            &options.clone().metadata(note),
-        )
-        .unwrap();
-        assert_eq!((joined.base, &joined.target), (first.base, &second.target));
-        apply(Some(&states[0]), &[at("joined")], &at("again"), &options).unwrap();
-        assert_same(&at("again"), &states[2], &weights);
-
-        // The result is at hand, so that a local link has its sums.
-        let local = options.profile(Profile::Local);
-        assert_eq!(
-            squash(Some(&states[0]), &["1", "2"].map(at), &at("local"), &local)
-                .unwrap()
-                .target,
-            second.target
-        );
-        let link = LinkReader::open(FileSource::open(at("local")).unwrap(), &local.limits).unwrap();
-        assert!(link.sums().unwrap().is_some());
     }
 
     #[test]

@@ -268,7 +268,7 @@ class Reader:
             if self.takes_shard(number):
                 table = table_of(state)
                 check(table_digest(table).hex() == digest, "R-APP-01", f"shard {number} is not that of the commit")
-                found = None
+                found = Layout(layout.ONE_FILE)
                 if self.layouts:
                     text, proven = self.held.layouts[number]
                     found = Layout(layout.parse(text, table), proven)
@@ -281,8 +281,9 @@ class Reader:
         commit, shards = self.commit(step.version)[0], {}
         for number, base in bases.items():
             link = self.link(step, number)
-            table = dcf.promise(link, base.table)
-            found = self.compare(self.layout(step, link, base, table), commit, number) if self.layouts else None
+            table, files = dcf.promise(link, base.table, base.layout.files)
+            found = self.layout(step, link, base, files)
+            found = self.compare(found, commit, number) if self.layouts else found
             shards[number] = Shard(dcf.build(link, base.state, self.takes), table, found)
         return shards
 
@@ -294,13 +295,11 @@ class Reader:
         check(same, "R-CHN-11", "it does not lead to the shard", FILE.format(file["digest"]))
         return link
 
-    def layout(self, step, link, base, table):
+    def layout(self, step, link, base, files):
         """That of a shard after a file (section 25.2), before it is compared."""
-        files, proven, origin, unproven = base.layout
-        text = dict(link.index.metadata).get(layout.KEY)
-        files = layout.carried(files, base.table, table) if text is None else layout.parse(text, table)
+        _, proven, origin, unproven = base.layout
         stands = self.stands_in_commit(step)
-        new = text is not None or step.start is None
+        new = layout.KEY in dict(link.index.metadata) or step.start is None
         return Layout(files, stands and (new or proven), step if new or proven else origin,
                       unproven if stands else step)
 
@@ -344,7 +343,8 @@ class InPlaceReader(Reader):
             link = self.link(step, number)
             self.links[number].append(link.data)
             state = in_place.in_place(self.links[number], self.memory[number].state, self.limits)
-            shards[number] = Shard(state, dcf.promise(link, base.table), None)
+            table, own = dcf.promise(link, base.table, base.layout.files)
+            shards[number] = Shard(state, table, Layout(own))
         return shards
 
 

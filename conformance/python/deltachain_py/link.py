@@ -39,8 +39,9 @@ def parse(data, limits=Limits()):
     return Link(data, header, parse_index(raw, header, limits), raw)
 
 
-def promise(link, table):
-    """Step 7: the table of the target, by the digests that the link promises, for a base with this table."""
+def promise(link, table, files):
+    """Step 7: the table of the target, by the digests that the link promises, and the files of its layout, for a base
+    with this table and layout."""
     digest = table_digest(table)
     check(digest == link.header.base, "R-APP-01", f"base is {digest.hex()}, not {link.header.base.hex()}")
     target = dict(table)
@@ -53,9 +54,7 @@ def promise(link, table):
             target[entry.name] = entry.row()
     check(table_digest(target) == link.header.target, "R-APP-05", "state digest of what the link promises")
     text = dict(link.index.metadata).get(layout.KEY)
-    if text is not None:
-        layout.parse(text, target)
-    return target
+    return target, layout.carried(files, table, target) if text is None else layout.parse(text, target)
 
 
 def everything(_name):
@@ -108,13 +107,14 @@ def apply_chain(files, base, limits=Limits()):
 
 
 def promised(files, table, limits):
-    """Steps 1 to 7 for links that are taken one after another, from a base with this table: the links, and the table of
-    the last target."""
+    """Steps 1 to 7 for links that are taken one after another, from a base with this table, which is one file: the links,
+    and the table of the last target."""
     links = [parse(data, limits) for data in files]
     for number, (one, two) in enumerate(zip(links, links[1:]), 1):
         check(two.header.base == one.header.target, "R-APP-06", f"link {number} does not continue the one before")
+    files = layout.ONE_FILE
     for link in links:
-        table = promise(link, table)
+        table, files = promise(link, table, files)
     return links, table
 
 

@@ -68,7 +68,6 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     Verify(VerifyArgs),
     Digest(DigestArgs),
-    Squash(SquashArgs),
     Demo(DemoArgs),
     /// Begin a chain
     ///
@@ -220,35 +219,6 @@ pub(crate) struct DigestArgs {
     /// Also print the digest of each tensor
     #[arg(long)]
     pub(crate) tensors: bool,
-}
-
-/// Join links into one
-///
-/// The links are applied, and one link from the base of the first to the result is made. If several
-/// links have the same metadata key, the last one wins.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  deltachain squash 1.dcf 2.dcf 3.dcf -o 1-3.dcf --base step0/
-  deltachain squash 0.dcf 1.dcf -o 1-snapshot.dcf")]
-pub(crate) struct SquashArgs {
-    /// The links, in order
-    #[arg(required = true, num_args = 2.., value_name = "LINK")]
-    pub(crate) links: Vec<PathBuf>,
-    /// The state that the first link belongs to; not given for a snapshot
-    #[arg(long, value_name = "STATE")]
-    pub(crate) base: Option<PathBuf>,
-    /// How values are coded
-    #[arg(long, value_parser = one_of(PROFILES), default_value = "compact")]
-    pub(crate) profile: Profile,
-    /// The link to make
-    #[arg(long, short, value_name = "LINK")]
-    pub(crate) output: PathBuf,
-    /// Replace the file at the output
-    #[arg(long)]
-    pub(crate) force: bool,
-    #[command(flatten)]
-    pub(crate) limits: LimitArgs,
 }
 
 /// Show a small chain at work; needs no files and no network
@@ -429,6 +399,7 @@ mod tests {
                     "adapter",
                     "keep-adapters",
                     "pause",
+                    "send-unchecked",
                 ],
             ),
         ];

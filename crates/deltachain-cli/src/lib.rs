@@ -54,7 +54,6 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Inspect(args) => commands::inspect::run(args, output),
         Command::Verify(args) => commands::verify::run(args, output),
         Command::Digest(args) => commands::digest::run(args, output),
-        Command::Squash(args) => commands::squash::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
         Command::Explain(args) => commands::explain::run(args, output),
         Command::Key(command) => commands::key::run(command, output),

@@ -18,6 +18,9 @@ fn main() {
             if mode == "minimal" {
                 hello["profile"] = json!("minimal-chain");
             }
+            if mode == "routes" {
+                hello["routes"] = json!(true);
+            }
             println!(
                 "{}",
                 if mode == "hello" || mode == "die" {
@@ -33,7 +36,7 @@ fn main() {
             answer["case"] = request["case"].clone();
         }
         match mode {
-            "answer" | "minimal" => println!("{answer}"),
+            "answer" | "minimal" | "routes" => println!("{answer}"),
             "answer-twice" => println!("{answer}\n{answer}"),
             "answer-another" => println!("{}", json!({ "case": "another", "result": "valid" })),
             "write-and-answer" => {

@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Rules(RulesArgs),
     #[cfg(deltachain_rule_switch)]
     Adequacy(AdequacyArgs),
+    #[cfg(deltachain_mutants)]
+    Mutants(MutantsArgs),
 }
 
 /// Ask a testee all cases and check its answers
@@ -75,6 +77,10 @@ pub(crate) struct TesteeArgs {
     #[cfg(deltachain_rule_switch)]
     #[arg(long, value_name = "ID", conflicts_with = "always")]
     pub(crate) without_rule: Option<String>,
+    /// Be this mutant of the library
+    #[cfg(deltachain_mutants)]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "always")]
+    pub(crate) mutant: Option<u32>,
 }
 
 /// The answer of a testee that looks at nothing.
@@ -105,6 +111,24 @@ pub(crate) struct AdequacyArgs {
     /// Compare the table in maintaining.md with what came out, instead of writing it there
     #[arg(long)]
     pub(crate) check: bool,
+    /// The folder with index.json [default: this program's folder, or conformance, here or above]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) vectors: Option<PathBuf>,
+}
+
+/// Show which small changes of the library the vectors notice
+///
+/// Runs the vectors against mutants of the reference library, each until one case is answered
+/// otherwise, and prints a line of JSON for each.
+#[cfg(deltachain_mutants)]
+#[derive(Debug, Args)]
+pub(crate) struct MutantsArgs {
+    /// The mutants to ask, as tasks/judge.py writes them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) list: PathBuf,
+    /// Mutants that are asked at the same time
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) threads: std::num::NonZeroUsize,
     /// The folder with index.json [default: this program's folder, or conformance, here or above]
     #[arg(long, value_name = "DIR")]
     pub(crate) vectors: Option<PathBuf>,

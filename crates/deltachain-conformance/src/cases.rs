@@ -1,7 +1,7 @@
 //! Cases: the questions about each vector, and the right answers.
 
 use crate::index::{
-    Expected, HeaderDigests, IN_PLACE, Kind, Minimal, PatchesResult, PlanResult, Refusal,
+    Expected, HeaderDigests, IN_PLACE, Index, Kind, Minimal, PatchesResult, PlanResult, Refusal,
     ReplayResult, StateResult, SumsResult, Vector,
 };
 use crate::suite::Suite;
@@ -78,18 +78,43 @@ pub(crate) struct Case<'a> {
     pub(crate) expectation: Expectation<'a>,
     /// What a minimal chain reader may answer, too.
     pub(crate) minimal: Option<&'a Refusal>,
+    /// The routes in the answer of a testee that names them.
+    pub(crate) routes: Option<&'a Vec<Vec<String>>>,
+    /// An addition that the case belongs to, although the features of the vector do not say so.
+    pub(crate) addition: Option<&'a String>,
+}
+
+/// What the index has of a vector beside its entry, which never changes once it is published.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Beside<'a> {
+    minimal: Option<&'a Minimal>,
+    routes: Option<&'a Vec<Vec<String>>>,
+    addition: Option<&'a String>,
+}
+
+impl<'a> Beside<'a> {
+    fn of(index: &'a Index, id: &str) -> Self {
+        let mut additions = index.belongs.iter();
+        Self {
+            minimal: index.minimal.get(id),
+            routes: index.routes.get(id),
+            addition: additions
+                .find(|(_, ids)| ids.contains(id))
+                .map(|(addition, _)| addition),
+        }
+    }
 }
 
 /// All cases of all vectors, in the order of the index.
 pub(crate) fn cases(suite: &Suite) -> Vec<Case<'_>> {
     let vectors = suite.index.vectors.iter();
     vectors
-        .flat_map(|vector| cases_of(vector, suite.index.minimal.get(&vector.id)))
+        .flat_map(|vector| cases_of(vector, Beside::of(&suite.index, &vector.id)))
         .collect()
 }
 
 /// The cases of one vector.
-pub(crate) fn cases_of<'a>(vector: &'a Vector, minimal: Option<&'a Minimal>) -> Vec<Case<'a>> {
+pub(crate) fn cases_of<'a>(vector: &'a Vector, beside: Beside<'a>) -> Vec<Case<'a>> {
     fn asked<'a, T>(
         operation: Operation,
         expected: Option<&'a Expected<T>>,
@@ -142,7 +167,7 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, minimal: Option<&'a Minimal>) -> 
         .flatten()
         .map(|(operation, expectation)| {
             let id = format!("{}#{}", vector.id, operation.label());
-            let minimal = minimal.and_then(|minimal| match operation {
+            let minimal = beside.minimal.and_then(|minimal| match operation {
                 Operation::Plan => minimal.plan.as_ref(),
                 Operation::Replay => minimal.replay.as_ref(),
                 _ => None,
@@ -153,6 +178,8 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, minimal: Option<&'a Minimal>) -> 
                 operation,
                 expectation,
                 minimal,
+                routes: beside.routes,
+                addition: beside.addition,
             }
         });
     cases.collect()

@@ -4,7 +4,7 @@
 //! Nothing is ignored: a member that this program does not know might be one that changes what a
 //! vector means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -77,6 +77,12 @@ pub(crate) struct Index {
     /// By the id of a vector: how a minimal chain reader may refuse it, besides the ordinary
     /// answer.
     pub(crate) minimal: BTreeMap<String, Minimal>,
+    /// By the id of a vector: the files of each route that its plan takes.
+    #[serde(default)]
+    pub(crate) routes: BTreeMap<String, Vec<Vec<String>>>,
+    /// By an addition: ids of vectors that belong to it, although their features do not say so.
+    #[serde(default)]
+    pub(crate) belongs: BTreeMap<String, BTreeSet<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -352,6 +358,8 @@ pub(crate) struct PlanResult {
     pub(crate) version: u64,
     pub(crate) bytes: u64,
     pub(crate) path: Vec<u64>,
+    /// Digests of the files of each route on the path. In the index they stand beside the vectors.
+    pub(crate) routes: Option<Vec<Vec<String>>>,
 }
 
 /// Of `replay`.

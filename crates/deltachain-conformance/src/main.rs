@@ -18,6 +18,8 @@ mod cases;
 mod expected;
 mod index;
 mod judge;
+#[cfg(deltachain_mutants)]
+mod mutants;
 mod problem;
 mod process;
 mod report;
@@ -49,6 +51,8 @@ fn main() -> ExitCode {
         Command::Rules(args) => rules_file::run(&args),
         #[cfg(deltachain_rule_switch)]
         Command::Adequacy(args) => adequacy::run(&args),
+        #[cfg(deltachain_mutants)]
+        Command::Mutants(args) => mutants::run(&args),
     };
     result.unwrap_or_else(|problem| {
         // If standard error is gone there is nobody left to tell.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::cases::{Case, Expectation, cases_of};
+use crate::cases::{Beside, Case, Expectation, cases_of};
 use crate::index::Vector;
 use crate::problem::{Problem, Result};
 use crate::spec::Spec;
@@ -22,7 +22,7 @@ pub(crate) fn breaking<'a>(suite: &'a Suite, rule: &str) -> Vec<(&'a Vector, Vec
         .iter()
         .filter(|vector| vector.rules.iter().any(|named| named == rule));
     let refused = naming.map(|vector| {
-        let cases = cases_of(vector, None).into_iter();
+        let cases = cases_of(vector, Beside::default()).into_iter();
         let by_rule =
             |case: &Case<'_>| matches!(case.expectation, Expectation::Refusal(refusal) if refusal.rule.is_some());
         (vector, cases.filter(by_rule).collect::<Vec<_>>())

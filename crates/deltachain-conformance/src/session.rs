@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::cases::{Case, Operation};
 use crate::index::{ADDITIONS, FEATURES, IN_PLACE, NOT_MINIMAL};
-use crate::judge::{Verdict, answers, judge};
+use crate::judge::{Terms, Verdict, answers, judge};
 use crate::problem::{Problem, Result};
 use crate::process::{Process, Reply, shortened};
 use crate::workshop::Workshop;
@@ -49,6 +49,9 @@ struct Hello {
     #[serde(default)]
     additions: Vec<String>,
     profile: Option<String>,
+    /// True if its answer to `plan` has the routes.
+    #[serde(default)]
+    routes: bool,
 }
 
 /// Why a testee is not asked a case.
@@ -119,6 +122,7 @@ impl Session {
         };
         if let Some(addition) = features
             .iter()
+            .chain(case.addition)
             .find(|feature| is_left_out(feature) && !is_of_any(feature))
         {
             return Some(Unasked::ByProfile(format!(
@@ -143,6 +147,17 @@ impl Session {
         self.hello.profile.as_deref() == Some(MINIMAL)
     }
 
+    fn terms<'a>(&self, case: &Case<'a>) -> Terms<'a> {
+        let mut terms = Terms::default();
+        if self.is_minimal() {
+            terms.also = case.minimal;
+        }
+        if self.hello.routes {
+            terms.routes = case.routes;
+        }
+        terms
+    }
+
     /// Asks a case and judges the answer. A testee that was lost before is started again.
     pub(crate) fn ask(&mut self, case: &Case<'_>, workshop: &mut Workshop<'_>) -> Result<Asked> {
         if self.process.is_down() && greet(&mut self.process)? != self.hello {
@@ -156,13 +171,7 @@ impl Session {
         let time = start.elapsed();
         let verdict = match &reply {
             Reply::Lost(how) => Verdict::Wrong(format!("the testee {how}")),
-            Reply::Line(line) => judge(
-                case,
-                case.minimal.filter(|_| self.is_minimal()),
-                &request,
-                line,
-                workshop,
-            ),
+            Reply::Line(line) => judge(case, self.terms(case), &request, line, workshop),
         };
         let stderr = self.process.take_tail();
         if matches!(&reply, Reply::Line(line) if !answers(case, line)) {

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::index::{Base, Expect, Expected, FEATURES, FORMAT, Index, Kind, Vector};
+use crate::index::{ADDITIONS, Base, Expect, Expected, FEATURES, FORMAT, Index, Kind, Vector};
 use crate::problem::{Problem, Result};
 
 const INDEX: &str = "index.json";
@@ -68,6 +68,23 @@ impl Suite {
             };
             if !expect.is_some_and(fits) {
                 return Err(format!("minimal: {id} is not a vector that is asked this"));
+            }
+        }
+        for (id, routes) in &self.index.routes {
+            let plan = by_id.get(id.as_str()).map(|vector| &vector.expect.plan);
+            let Some(Some(Expected::Valid(plan))) = plan else {
+                return Err(format!("routes: {id} has no plan"));
+            };
+            if routes.len() != plan.path.len() {
+                return Err(format!("routes: {id} has a path of another length"));
+            }
+        }
+        for (addition, ids) in &self.index.belongs {
+            if !ADDITIONS.contains(&addition.as_str()) {
+                return Err(format!("belongs: {addition} is not an addition"));
+            }
+            if let Some(id) = ids.iter().find(|id| !by_id.contains_key(id.as_str())) {
+                return Err(format!("belongs: there is no vector {id}"));
             }
         }
         for vector in &self.index.vectors {

@@ -108,11 +108,11 @@ def kept(chain: Path) -> str:
     return str(copy)
 
 
-def name_of(published: dc.Published) -> str:
+def name_of(published: dc.reports.PublishReport) -> str:
     return f"{published.version}@{published.digest[:12]}"
 
 
-def stranger(folder: Path) -> tuple[Path, dc.Published]:
+def stranger(folder: Path) -> tuple[Path, dc.reports.PublishReport]:
     """A chain of a model with tensors of the same names, and other shapes; and its version."""
     chain = folder / "other-kind"
     for old in (chain, folder / "other-kind-copy"):
@@ -147,7 +147,7 @@ class Case:
         self.numbers: list[int] = []
         self.newest = self.publish()
 
-    def publish(self) -> dc.Published:
+    def publish(self) -> dc.reports.PublishReport:
         """The next version."""
         self.numbers.append(4 - len(self.numbers) % 2)
         with dc.Publisher(self.chain, like=self.folder / "base", profile="local") as publisher:

@@ -177,7 +177,7 @@ def main() -> None:
             threads.append(threading.Thread(target=listen))
             threads[-1].start()
 
-        published: list[tuple[float, dc.Published]] = []
+        published: list[tuple[float, dc.reports.PublishReport]] = []
         for number in range(VERSIONS):
             if number:
                 for tensor in model.values():

@@ -55,7 +55,7 @@ def proof(folder: Path, workers: int) -> list[list[Any]]:
     shutil.rmtree(chain, ignore_errors=True)
     fresh_of = {number: fresh(folder, number, plain=False, workers=workers) for number in (3, 4)}
 
-    def publish(number: int) -> dc.Published:
+    def publish(number: int) -> dc.reports.PublishReport:
         with dc.Publisher(chain, like=folder / "base") as publisher:
             return publisher.publish(tensors_of(folder / f"saved-{number}"))
 
@@ -64,7 +64,7 @@ def proof(folder: Path, workers: int) -> list[list[Any]]:
         return Server(folder / "other", log, configuration, plain=False, workers=workers)
 
     # The chain is made while the server waits for it.
-    found: list[dc.Published] = []
+    found: list[dc.reports.PublishReport] = []
     server = begin()
     timer = threading.Timer(20, lambda: found.append(publish(3)))
     timer.start()

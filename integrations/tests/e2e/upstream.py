@@ -115,7 +115,7 @@ class Rows:
         info = DeltachainTrainerInitInfo(str(self.chain), like=str(self.folder / "base"), rank=0)
         return WeightTransferTrainerFactory.trainer_init(info, client=client)
 
-    def row(self, name: str, number: int, published: dc.Published) -> None:
+    def row(self, name: str, number: int, published: dc.reports.PublishReport) -> None:
         """The server has this version, and answers as one that was started with what the trainer
         has saved."""
         says, answers = self.server.named(), self.server.answers()
@@ -124,7 +124,12 @@ class Rows:
         self.rows.append([name, good, f"the server says {says}"])
 
     def refused(
-        self, name: str, number: int, last: dc.Published, call: Callable[[], Any], text: str
+        self,
+        name: str,
+        number: int,
+        last: dc.reports.PublishReport,
+        call: Callable[[], Any],
+        text: str,
     ) -> None:
         """The call fails with this text, and the server serves what it had."""
         try:

@@ -12,5 +12,4 @@ pub(crate) mod inspect;
 mod inspect_html;
 mod inspect_segments;
 pub(crate) mod key;
-pub(crate) mod squash;
 pub(crate) mod verify;

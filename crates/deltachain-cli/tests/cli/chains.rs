@@ -130,7 +130,7 @@ fn several_profiles_are_published_at_once_and_shown() {
     folder
         .run(&["publish", "chain", &step(0), "--profile", "local,compact"])
         .good();
-    let profiles = ["--profile", "local", "--profile", "compact,direct"];
+    let profiles = ["--profile", "local", "--profile", "compact"];
     let (base, next) = (step(0), step(1));
     let text = folder
         .run(&[&["publish", "chain", &next, "--base", &base][..], &profiles].concat())
@@ -141,8 +141,8 @@ fn several_profiles_are_published_at_once_and_shown() {
             .count()
     };
     assert_eq!(
-        [" bytes", " bytes, in place", " bytes, direct, in place"].map(|end| count(&text, end)),
-        [1; 3],
+        [" bytes", " bytes, in place"].map(|end| count(&text, end)),
+        [1; 2],
         "{text}"
     );
     let kinds = |routes: &Value| {
@@ -156,7 +156,7 @@ fn several_profiles_are_published_at_once_and_shown() {
         kinds.sort_unstable();
         kinds
     };
-    let all = [(false, false), (false, true), (true, true)];
+    let all = [(false, false), (false, true)];
     assert_eq!(kinds(&folder.json(&["show", "chain"])["routes"]), all);
     assert_eq!(
         kinds(&folder.json(&["log", "chain"])["versions"][0]["routes"]),
@@ -164,16 +164,11 @@ fn several_profiles_are_published_at_once_and_shown() {
     );
     let text = folder.run(&["show", "chain"]).good();
     assert_eq!(
-        ["from 0", "from 0, in place", "from 0, direct, in place"].map(|line| count(&text, line)),
-        [1; 3],
+        ["from 0", "from 0, in place"].map(|line| count(&text, line)),
+        [1; 2],
         "{text}"
     );
-    assert!(
-        folder
-            .run(&["log", "chain"])
-            .good()
-            .contains(", direct, in place)")
-    );
+    assert!(folder.run(&["log", "chain"]).good().contains(", in place)"));
     // Followers of a directory take the shortest, and say how far it is proven.
     folder
         .run(&["pull", "chain", "model", "--version", "0"])
@@ -192,24 +187,13 @@ fn several_profiles_are_published_at_once_and_shown() {
     );
     holds(&folder, "model", 1);
     // To compact leaves what is taken in place.
-    let compacted = folder.json(&[
-        "compact",
-        "chain",
-        "--from",
-        "0",
-        "--profile",
-        "compact,direct",
-    ]);
-    assert_eq!(kinds(&compacted["routes"]), [(false, false), (true, false)]);
-    assert_eq!(
-        kinds(&folder.json(&["show", "chain"])["routes"]),
-        [(false, false), (false, true), (true, false), (true, true)]
-    );
-    folder.refused(
-        &["publish", "chain", &step(2), "--profile", "local,local"],
-        "USAGE",
-        None,
-    );
+    let compacted = folder.json(&["compact", "chain", "--from", "0", "--profile", "compact"]);
+    assert_eq!(kinds(&compacted["routes"]), [(false, false)]);
+    assert_eq!(kinds(&folder.json(&["show", "chain"])["routes"]), all);
+    for refused in ["local,local", "direct"] {
+        let ran = folder.run(&["publish", "chain", &step(2), "--profile", refused]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+    }
 }
 
 #[test]

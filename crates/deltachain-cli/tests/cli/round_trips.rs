@@ -146,28 +146,6 @@ fn states_on_the_way_need_not_fit_in_files() {
         "USAGE",
         None,
     );
-    folder
-        .run(&[
-            "squash",
-            "--base",
-            "base.safetensors",
-            "0.dcf",
-            "1.dcf",
-            "-o",
-            "both.dcf",
-        ])
-        .good();
-    folder
-        .run(&[
-            "apply",
-            "--base",
-            "base.safetensors",
-            "both.dcf",
-            "-o",
-            "again.safetensors",
-        ])
-        .good();
-    assert!(folder.read("again.safetensors") == folder.read("9.safetensors"));
 }
 
 #[test]
@@ -192,74 +170,6 @@ fn links_apply_in_order() {
         same(&folder, "two", &step(3));
         assert_eq!(folder.contents().len(), 4 + 3, "something is left behind");
     }
-}
-
-#[test]
-fn squashed_links_give_the_same() {
-    let folder = Folder::new();
-    chain(&folder, "direct");
-    folder
-        .run(&[
-            "squash",
-            "1.dcf",
-            "2.dcf",
-            "3.dcf",
-            "-o",
-            "joined.dcf",
-            "--base",
-            &step(0),
-        ])
-        .good();
-    folder
-        .run(&["squash", "0.dcf", "1.dcf", "-o", "snapshot.dcf"])
-        .good();
-    folder
-        .run(&["apply", "--base", &step(0), "joined.dcf", "-o", "result"])
-        .good();
-    same(&folder, "result", &step(3));
-    folder.run(&["apply", "snapshot.dcf", "-o", "one"]).good();
-    same(&folder, "one", &step(1));
-
-    let folder = Folder::new();
-    chain(&folder, "compact");
-    folder.refused(
-        &["squash", "1.dcf", "2.dcf", "-o", "joined.dcf"],
-        "WRONG_BASE",
-        Some("R-APP-01"),
-    );
-    let squash = [
-        "squash",
-        "1.dcf",
-        "2.dcf",
-        "-o",
-        "joined.dcf",
-        "--base",
-        &step(0),
-        "--profile",
-        "direct",
-    ];
-    let made = folder.json(&squash);
-    assert_eq!(made["target"], folder.json(&["digest", &step(2)])["state"]);
-    assert!(
-        folder.json(&["inspect", "joined.dcf"])["direct"]
-            .as_bool()
-            .unwrap()
-    );
-    folder.refused(&squash, "USAGE", None);
-    folder.refused(
-        &[
-            "squash",
-            "1.dcf",
-            "3.dcf",
-            "-o",
-            "gap.dcf",
-            "--base",
-            &step(0),
-        ],
-        "WRONG_BASE",
-        Some("R-APP-06"),
-    );
-    assert_eq!(folder.contents().len(), 4 + 1, "something is left behind");
 }
 
 #[test]

@@ -408,7 +408,7 @@ fn help_and_version_are_there() {
     assert!(folder.run(&["--help"]).good().contains("Examples:"));
     assert!(folder.run(&["--version"]).good().starts_with("deltachain "));
     for command in [
-        "diff", "snapshot", "apply", "inspect", "verify", "digest", "squash", "demo",
+        "diff", "snapshot", "apply", "inspect", "verify", "digest", "demo",
     ] {
         let help = folder.run(&[command, "--help"]).good();
         assert!(

@@ -21,7 +21,7 @@ fn valid(operation: &str) -> Value {
         "apply" | "in-place" => json!({ "digest": digest }),
         "patches" => json!({ "patches": [] }),
         "sums" => json!({ "sums": [] }),
-        "plan" => json!({ "version": 0, "bytes": 0, "path": [] }),
+        "plan" => json!({ "version": 0, "bytes": 0, "path": [], "routes": [] }),
         "replay" => json!({ "version": 0, "digest": digest }),
         _ => json!({}),
     };

@@ -41,9 +41,18 @@ pub(super) fn plan(request: &Request<'_>) -> Result<Value> {
     };
     let plan = chain.plan(&mut planner)?;
     let path: Vec<u64> = plan.hops.iter().map(|hop| hop.version).collect();
+    let routes: Vec<Vec<String>> = plan.hops.iter().map(digests_of).collect();
     let bytes = u64::try_from(plan.bytes)
         .map_err(|_| Error::usage("the sizes add up to more than JSON can say"))?;
-    Ok(json!({ "version": plan.version, "bytes": bytes, "path": path }))
+    Ok(json!({ "version": plan.version, "bytes": bytes, "path": path, "routes": routes }))
+}
+
+/// The digests of the files of a route.
+fn digests_of(hop: &Hop) -> Vec<String> {
+    hop.files
+        .iter()
+        .map(|file| file.digest.to_string())
+        .collect()
 }
 
 pub(super) fn replay(request: &Request<'_>) -> Result<Value> {

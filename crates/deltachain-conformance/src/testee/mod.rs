@@ -45,6 +45,10 @@ pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
     if let Some(rule) = &args.without_rule {
         deltachain::switch_off(rule).map_err(Problem::usage)?;
     }
+    #[cfg(deltachain_mutants)]
+    if let Some(mutant) = args.mutant {
+        deltachain::mutants::choose(mutant);
+    }
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let line = line.map_err(Problem::failed)?;
@@ -65,10 +69,11 @@ pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
 fn hello() -> Value {
     let operations = SUPPORTED.map(|(name, _)| name);
     let name = concat!("deltachain ", env!("CARGO_PKG_VERSION"));
-    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [], "additions": ADDITIONS })
+    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [], "additions": ADDITIONS, "routes": true })
 }
 
-fn answer(name: &str, request: &Value) -> Value {
+/// Answers one request.
+pub(crate) fn answer(name: &str, request: &Value) -> Value {
     let operation = SUPPORTED.iter().find(|(supported, _)| *supported == name);
     let done = match operation {
         Some((_, operation)) => operation(&Request::new(request)),

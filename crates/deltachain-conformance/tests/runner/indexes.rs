@@ -88,6 +88,18 @@ fn names_must_refer_to_something() {
         |index| index["minimal"] = json!({ "links/tiny/good": { "plan": refusal } }),
         "is not a vector that is asked this",
     );
+    refused(
+        |index| index["routes"] = json!({ "links/tiny/good": [] }),
+        "routes: links/tiny/good has no plan",
+    );
+    refused(
+        |index| index["belongs"] = json!({ "zst": ["links/tiny/good"] }),
+        "zst is not an addition",
+    );
+    refused(
+        |index| index["belongs"] = json!({ "layouts": ["links/tiny/none"] }),
+        "there is no vector links/tiny/none",
+    );
     let grown = json!({ "at": 0, "length": 1_u64 << 40 });
     refused(
         |index| index["vectors"][0]["grown"] = grown,

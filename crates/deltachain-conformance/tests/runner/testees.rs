@@ -344,6 +344,61 @@ fn chains_are_unpacked() {
 }
 
 #[test]
+fn routes_are_compared_if_the_testee_names_them() {
+    let mut vectors = Vectors::empty();
+    let plan = json!({ "version": 0, "bytes": 1, "path": [0] });
+    let archive = tar::Builder::new(Vec::new()).into_inner().unwrap();
+    vectors.add("chains/tiny/good", &archive, |vector| {
+        vector["expect"] = json!({ "plan": plan });
+    });
+    let (first, second) = (json!([["0".repeat(64)]]), json!([["1".repeat(64)]]));
+    vectors.index["routes"] = json!({ "chains/tiny/good": first });
+    let mut answer = plan;
+    answer["result"] = json!("valid");
+    // Testees of older versions have no such member, and must not have it.
+    vectors
+        .run(&fake("answer", &answer), &[])
+        .says(0, &["1 passed"]);
+    vectors
+        .run(&fake("routes", &answer), &[])
+        .says(1, &["routes: None"]);
+    answer["routes"] = first;
+    vectors
+        .run(&fake("routes", &answer), &[])
+        .says(0, &["1 passed"]);
+    vectors
+        .run(&fake("answer", &answer), &[])
+        .says(1, &["1 failed"]);
+    answer["routes"] = second;
+    vectors
+        .run(&fake("routes", &answer), &[])
+        .says(1, &["1 failed"]);
+}
+
+#[test]
+fn a_vector_may_belong_to_an_addition_that_its_features_do_not_name() {
+    let mut vectors = Vectors::empty();
+    vectors.index["belongs"] = json!({ "layouts": ["chains/tiny/old"] });
+    let plan = json!({ "version": 0, "bytes": 1, "path": [0] });
+    let archive = tar::Builder::new(Vec::new()).into_inner().unwrap();
+    vectors.add("chains/tiny/old", &archive, |vector| {
+        vector["features"] = json!(["signatures"]);
+        vector["expect"] = json!({ "plan": plan });
+    });
+    let mut answer = plan;
+    answer["result"] = json!("valid");
+    let mut hello = json!({ "testee": "x", "protocol": 2, "operations": ["plan"], "without": [] });
+    hello["additions"] = json!(["signatures"]);
+    vectors
+        .run(&fake("hello", &hello), &["--require-complete"])
+        .says(0, &["1 skipped"]);
+    hello["additions"] = json!(["signatures", "layouts"]);
+    vectors
+        .run(&fake("hello", &hello), &[])
+        .says(1, &["1 failed"]);
+}
+
+#[test]
 fn a_minimal_chain_reader_may_leave_things_out() {
     let mut vectors = Vectors::empty();
     let plan = json!({ "version": 3, "bytes": 70, "path": [0, 3] });

@@ -157,8 +157,9 @@ impl Engine {
         fs::write(model.path().join("model.safetensors"), tensors).unwrap();
         {
             let mut state = shared.state.lock().unwrap();
-            state.model_at_start = model.path().to_str().unwrap().to_owned();
-            state.process.model = state.model_at_start.clone();
+            let path = model.path().to_str().unwrap();
+            path.clone_into(&mut state.model_at_start);
+            path.clone_into(&mut state.process.model);
         }
         let (said, asked) = channel();
         let answering = Arc::clone(&shared);

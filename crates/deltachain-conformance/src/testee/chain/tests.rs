@@ -226,6 +226,10 @@ impl Folder {
     }
 }
 
+fn digests(files: &[FileReference]) -> Vec<String> {
+    files.iter().map(|file| file.digest.to_string()).collect()
+}
+
 #[test]
 fn versions_are_replayed_from_nothing_and_from_what_is_held() {
     let folder = Folder::new();
@@ -234,16 +238,12 @@ fn versions_are_replayed_from_nothing_and_from_what_is_held() {
     }
     let json = folder.request(None);
     let answer = plan(&Request::new(&json)).unwrap();
-    let bytes = |version: u64, route: usize| -> u64 {
-        folder.document(version).routes[route]
-            .files
-            .iter()
-            .map(|file| file.size)
-            .sum()
-    };
+    let taken = [0, 2].map(|version| folder.document(version).routes[0].files.clone());
+    let bytes: u64 = taken.iter().flatten().map(|file| file.size).sum();
+    let routes = taken.map(|files| digests(&files));
     assert_eq!(
         answer,
-        json!({ "version": 2, "bytes": bytes(0, 0) + bytes(2, 0), "path": [0, 2] })
+        json!({ "version": 2, "bytes": bytes, "path": [0, 2], "routes": routes })
     );
 }
 

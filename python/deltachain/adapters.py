@@ -1,0 +1,20 @@
+"""For those who write adapters for inference engines and trainers: what the project's own adapters
+are made of."""
+
+from __future__ import annotations
+
+from ._host_copy import FoundVersion, find_version
+from ._native import Servers, is_managed, misfit, version_name
+from ._parts import overlapping
+from ._tensors import piece_sums
+
+__all__ = [
+    "FoundVersion",
+    "Servers",
+    "find_version",
+    "is_managed",
+    "misfit",
+    "overlapping",
+    "piece_sums",
+    "version_name",
+]

@@ -1,0 +1,33 @@
+"""The classes of results, for annotations: functions return them."""
+
+from __future__ import annotations
+
+from ._chain import (
+    Asset,
+    CompactReport,
+    DirectoryReport,
+    DoctorReport,
+    FsckReport,
+    MirrorReport,
+    PruneReport,
+    Route,
+)
+from ._files import ApplyReport, DiffReport, Header, LinkTensor, StateDigest
+from ._publisher import PublishReport
+
+__all__ = [
+    "ApplyReport",
+    "Asset",
+    "CompactReport",
+    "DiffReport",
+    "DirectoryReport",
+    "DoctorReport",
+    "FsckReport",
+    "Header",
+    "LinkTensor",
+    "MirrorReport",
+    "PruneReport",
+    "PublishReport",
+    "Route",
+    "StateDigest",
+]
