@@ -105,7 +105,7 @@ def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
 def test_a_stranger_is_not_downloaded(tmp_path: Path) -> None:
     key = dc.new_key("trainer")
     for step, own in ((0, [key]), (1, [])):
-        with dc.Publisher(tmp_path / "chain", sign_key=own) as pub:
+        with dc.Publisher(tmp_path / "chain", sign_key=own, unsigned=not own) as pub:
             pub.publish({"weight": torch.full((8,), float(step))})
     trust = [dc.public_key(key)]
     copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), trust=trust)
