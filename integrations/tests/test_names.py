@@ -9,8 +9,8 @@ from pathlib import Path
 import deltachain
 import deltachain_integrations
 
-# What each module offers. Builtins have the names `TimeoutError` and `open`, too, so these are not in
-# `__all__`.
+# What each module offers. `TimeoutError` and `open` are names of builtins, too, so that they are
+# not in `__all__`.
 OFFERED = {
     "deltachain": {*deltachain.__all__, "TimeoutError", "open"},
     "deltachain.adapters": set(deltachain.adapters.__all__),

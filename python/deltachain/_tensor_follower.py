@@ -323,6 +323,11 @@ class TensorFollower(_native.Follower):
             return placed.told(unused)
 
         told = ranks.tell(find)
+        # One rank may have nothing, but not every rank.
+        if not self._strict and not any(ranks.agree(word=b"+" if self._named else b"")):
+            raise UsageError(
+                "USAGE: into= has no tensor of the chain on any rank: nothing would be loaded"
+            )
         if placed is not None:
             self.bind(placed, ranks.rank, told)
             self._bound = True

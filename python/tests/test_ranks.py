@@ -270,6 +270,26 @@ def test_a_call_with_a_timeout_does_not_wait_for_a_rank_that_never_calls(tmp_pat
         assert subscriber.prepare(timeout=5).version == 0
 
 
+def test_a_group_that_gives_nothing_proves_nothing(tmp_path: Path) -> None:
+    """N9: a proof of no memory is none."""
+
+    class Twin:
+        """Rank 0, whose neighbour does the same."""
+
+        rank, size = 0, 2
+
+        def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
+            return [message, message]
+
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish({"a": numpy.zeros(4, "u1")})
+    settings: dict[str, Any] = {"group": Twin(), "strict": False}
+    with dc.Subscriber(tmp_path / "chain", into={}, **settings) as subscriber:
+        with pytest.raises(dc.UsageError, match="on any rank"):
+            subscriber.prepare().apply()
+        assert subscriber.proof is None
+
+
 def test_ranks_that_make_other_calls_are_stopped(tmp_path: Path, like: Path) -> None:
     url = tmp_path / "chain"
     said = ran("sockets", 3, url, like, 0, "wait", 1, 2, limit=60)
