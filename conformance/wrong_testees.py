@@ -179,7 +179,9 @@ def main():
         for one, done in zip(old, old_reports):
             good = done.returncode == 0
             failed += not good
-            print(f"{'passed' if good else 'FAILED'}  {one.name}\n{'' if good else done.stdout + done.stderr}", flush=True)
+            print("passed" if good else "FAILED", one.name, flush=True)
+            if not good:
+                print(done.stdout + done.stderr, flush=True)
     print(f"wrong testees: {len(chosen) - missed} of {len(chosen)} caught; old readers: {failed} of {len(old)} failed")
     return missed + failed != 0
 

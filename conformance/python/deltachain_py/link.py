@@ -107,8 +107,8 @@ def apply_chain(files, base, limits=Limits()):
 
 
 def promised(files, table, limits):
-    """Steps 1 to 7 for links that are taken one after another, from a base with this table, which is one file: the links,
-    and the table of the last target."""
+    """Steps 1 to 7 for links that are taken one after another, from a base with this table, which is one file: the
+    links, and the table of the last target."""
     links = [parse(data, limits) for data in files]
     for number, (one, two) in enumerate(zip(links, links[1:]), 1):
         check(two.header.base == one.header.target, "R-APP-06", f"link {number} does not continue the one before")
