@@ -12,12 +12,13 @@ import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
-from sphinx.ext.autodoc.mock import mock
+from sphinx.ext.autodoc.mock import ismock, mock
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.inspect import signature, stringify_signature
@@ -32,12 +33,13 @@ ADDITIONS = {"23": "spec/signatures", "24": "spec/in-place", "25": "spec/layouts
 PYTHON = {
     "Links": ["_files", "_tensors"],
     "Publish": ["_publisher", "_like"],
-    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_parts", "_ranks", "_store"],
+    "Follow": ["_subscriber", "_host_copy", "_parts", "_ranks", "_store"],
     "Read and maintain a chain": ["_chain"],
     "Keys": ["_keys"],
-    "Adapters of engines": ["_native"],
     "Errors": ["_errors"],
 }
+# The names of its other modules.
+PYTHON_PARTS = {"Classes of results": "reports", "Kinds of broken links": "errors", "Adapters of engines": "adapters"}
 # Those that are imported by name. verl's base class, which is not installed here, hides what is in that one.
 PYTHON_MODULES = ["transformers", "trl", "vllm"]
 # What in a page is not text of it that could become a link.
@@ -95,22 +97,35 @@ def python_names(mocked: list[str]) -> Iterator[str]:
     # The native part is not there; its names are documented where they are declared.
     declared = {"__name__": "deltachain._native"}
     exec("from __future__ import annotations\n" + (ROOT / "python/deltachain/_native.pyi").read_text(), declared)
-    vars(package).update({name: declared[name] for name in package.__all__ if name in declared})
+    parts = {title: importlib.import_module(f"deltachain.{module}") for title, module in PYTHON_PARTS.items()}
+    for module in parts.values():
+        native = [name for name in module.__all__ if ismock(getattr(module, name))]
+        vars(module).update({name: declared[name] for name in native})
     names = [name for name in [*package.__all__, "open", "TimeoutError"] if name != "__version__"]
     for title, modules in PYTHON.items():
         yield f"## {title}\n\n```{{eval-rst}}"
         for name in [name for name in names if getattr(package, name).__module__.split(".")[1] in modules]:
             names.remove(name)
-            is_class = isinstance(getattr(package, name), type)
-            yield f".. auto{'class' if is_class else 'function'}:: deltachain.{name}"
-            yield "   :members:\n   :inherited-members: Exception\n" if is_class else ""
+            yield from documented(package, name)
         yield "```\n"
     if names:
         raise ExtensionError(f"the Python reference has no place for {names}")
+    for title, module in parts.items():
+        yield f"## {title}\n\n```{{eval-rst}}"
+        for name in module.__all__:
+            yield from documented(module, name)
+        yield "```\n"
     yield "## Trainers and servers\n\n```{eval-rst}"
     for module in PYTHON_MODULES:
         yield f".. automodule:: deltachain_integrations.{module}\n   :members:"
     yield "```"
+
+
+def documented(module: ModuleType, name: str) -> Iterator[str]:
+    """The directive for a class or a function of a module."""
+    is_class = isinstance(getattr(module, name), type)
+    yield f".. auto{'class' if is_class else 'function'}:: {module.__name__}.{name}"
+    yield "   :members:\n   :inherited-members: Exception\n" if is_class else ""
 
 
 def own_signature(
