@@ -254,7 +254,9 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     """Copies the files that pages link to, and the documentation of the crates."""
     if error is None:
         if app.config.rustdoc:
-            shutil.copytree(app.config.rustdoc, app.outdir / "rust", copy_function=os.link, dirs_exist_ok=True)
+            # Links of the last time cannot be made again.
+            shutil.rmtree(app.outdir / "rust", ignore_errors=True)
+            shutil.copytree(app.config.rustdoc, app.outdir / "rust", copy_function=os.link)
         for file in app.env.linked_files:
             (app.outdir / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / file, app.outdir / file)
