@@ -1,4 +1,4 @@
-"""What the index has of vectors beside their entries, which never change: the members `minimal`, `routes` and `belongs`.
+"""The members `minimal`, `routes` and `belongs` of the index. They stand beside the vectors' entries, which never change.
 
 The Python reader says the first two, as a testee of another program: where a minimal chain reader (SPEC section 14) gives
 another answer than the vectors expect, and which routes a plan takes."""
@@ -64,7 +64,7 @@ def asked(chains, operations, *options):
 
 
 def requests(vector, operations, folder):
-    """What is asked of it: (vector, operation, request)."""
+    """The requests to it: (vector, operation, request)."""
     chain, members = os.path.join(folder, "chain"), vector.members
     with tarfile.open(fileobj=io.BytesIO(vector.whole())) as archive:
         archive.extractall(chain, filter="tar")

@@ -118,7 +118,7 @@ def parent_of_what_is_held():
 
 @makes_vectors_since("1.2")
 def routes_that_fail():
-    """What fails is one route of one document; where it comes from may still be reached."""
+    """One route of one document fails; the version that it comes from may still be reached."""
     two = {source: Route(source, named=[(f"{source:064x}", 1)] * 2) for source in (0, 1)}
     for id, chain, path, reason in (
             ("", line(1).put_routes(1, 1, two[0], 0), [0, 1], "the smaller of two routes from version 0 has two files for "
@@ -158,7 +158,7 @@ def order_of_shards():
 
 @makes_vectors_since("1.2")
 def costs_of_53_bits():
-    """As floating-point numbers, both costs are 2^53."""
+    """Both costs are 2^53 if they are floating-point numbers."""
     quarter = 2**51
     chain = Chain()
     chain.publish(halves(0), Route(None, named=named(quarter, quarter)))

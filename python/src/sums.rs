@@ -49,8 +49,14 @@ pub(crate) fn sums_of_each(
             None,
         ));
     }
-    let each = bytes.chunks(length);
-    Ok(each.map(|bytes| sum(bytes, 0).numbers()).collect())
+    if bytes.len() <= AT_ONCE {
+        let each = bytes.chunks(length);
+        return Ok(each.map(|bytes| sum(bytes, 0).numbers()).collect());
+    }
+    run(py, &How::default(), |_| {
+        let each = bytes.par_chunks(length);
+        Ok(each.map(|bytes| sum(bytes, 0).numbers()).collect())
+    })
 }
 
 /// The bytes of a tensor on the CPU.

@@ -60,10 +60,10 @@ const DIRECT: Choice<Profile> = (
     Profile::Direct,
 );
 
-/// How the values of a link are coded.
+/// The codings of a link's values.
 pub const PROFILES: &Choices<Profile> = &[COMPACT, LOCAL, DIRECT];
 
-/// How the values of links in a chain are coded: `local` is smaller than `direct`, and as fast.
+/// The codings for links of a chain. `direct` is not among them: `local` is smaller, and as fast.
 const ROUTE_PROFILES: &Choices<Profile> = &[COMPACT, LOCAL];
 
 /// Takes the name of a choice.

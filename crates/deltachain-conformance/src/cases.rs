@@ -84,7 +84,8 @@ pub(crate) struct Case<'a> {
     pub(crate) addition: Option<&'a String>,
 }
 
-/// What the index has of a vector beside its entry, which never changes once it is published.
+/// The members of the index that concern a vector, beside its entry: that never changes once it is
+/// published.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Beside<'a> {
     minimal: Option<&'a Minimal>,

@@ -38,7 +38,7 @@ const ASSETS: &str = "assets";
 /// Why an answer is wrong: as a value, because this is nothing that stops the program.
 type Judged<T = ()> = std::result::Result<T, String>;
 
-/// How the answer to a case depends on what the testee has said of itself.
+/// The parts of a case's right answer that depend on what the testee has said of itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms<'a> {
     /// A refusal that is right, too.

@@ -44,13 +44,13 @@ struct Mutant {
     module: String,
 }
 
-/// What the library does without a mutant.
+/// The library's answers without a mutant.
 struct Trace {
     /// For each function the cases that reach it, as indexes, in the order in which they are asked.
     reaching: Vec<Vec<usize>>,
 }
 
-/// What came of asking a mutant.
+/// The result of asking a mutant.
 struct Judged {
     /// The case that is answered otherwise, and how; `None` if the mutant survives.
     noticed: Option<(usize, String)>,

@@ -54,7 +54,7 @@ pub(crate) struct State {
     pub(crate) has_served_two: bool,
     /// The leases that it has granted.
     pub(crate) leases: BTreeSet<String>,
-    /// How often it has been started again, and with which model.
+    /// The number of times that it was started again, and the model that it was started with.
     starts: u64,
     model_at_start: String,
     /// Connections of calls that are not answered.
