@@ -40,7 +40,7 @@ pub(crate) fn patch(base: &str, links: &[String]) -> Result<String, Box<dyn Erro
     let lanes = patches.lanes();
 
     // Here an engine would stop. The patch cannot fail, and `undo` is the way back.
-    patches.fit(&mut weights)?.apply()?;
+    patches.stage(&mut weights)?.write()?;
 
     patches.table().check(&weights, &())?;
     Ok(format!(

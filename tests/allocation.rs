@@ -395,11 +395,11 @@ fn changing_memory_allocates_nothing() {
     assert!(set.runs().len() == 2 && set.whole_tensors().count() == 1);
 
     let mut memory = base.clone();
-    let mut ready = set.fit(&mut memory).unwrap();
+    let mut ready = set.stage(&mut memory).unwrap();
     let ((), peak) = peak_of(|| {
-        ready.apply().unwrap();
-        ready.undo().unwrap();
-        ready.apply().unwrap();
+        ready.write().unwrap();
+        ready.put_back().unwrap();
+        ready.write().unwrap();
     });
     assert_eq!((peak, memory), (0, target));
 }
@@ -449,7 +449,7 @@ fn changing_memory_of_others_allocates_little() {
     assert!(changes.lanes() > 1 << 20);
     let ((), written) = peak_of(|| changes.write(&mut memory).unwrap());
     assert_eq!(MemoryState::copy_of(&memory).unwrap(), target);
-    let ((), undone) = peak_of(|| changes.undo(&mut memory).unwrap());
+    let ((), undone) = peak_of(|| changes.put_back(&mut memory).unwrap());
     assert_eq!(MemoryState::copy_of(&memory).unwrap(), base);
     assert!(written <= 16 << 10 && undone == 0, "{written} {undone}");
 }

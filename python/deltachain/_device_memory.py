@@ -102,7 +102,7 @@ class DeviceMemory:
                     staged.append(Lanes(row, None if of_row is None else next(places), was, now))
         return staged
 
-    def exchange(self, staged: Sequence[list[Lanes]]) -> tuple[int, int] | None:
+    def write(self, staged: Sequence[list[Lanes]]) -> tuple[int, int] | None:
         """Compares all lanes with their old values, and writes the new ones. If one has another
         value, nothing is written: returns the number of its list, and its number there."""
         lanes = [

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use deltachain::memory::{HostLanes, Peers, PlacedMemory, Places, Region, Rows, Span, TensorPart};
+use deltachain::memory::{
+    HostLanes, LentState, Peers, PlacedMemory, Places, Region, Span, TensorPart,
+};
 use deltachain::sums::Sums;
 use deltachain::tensor::{PIECE_BYTES, State, TensorInfo, find};
 use deltachain::{Error, ErrorClass, Result};
@@ -41,13 +43,16 @@ pub(crate) type LentVersion =
 
 /// The tensors.
 pub(crate) struct LentMemory {
-    places: Places,
     rows: Arc<Vec<MemoryRow>>,
-    /// The bytes of each row, if they are here.
-    bytes: Vec<Option<ByteView>>,
-    device: Option<Device>,
+    tensors: LentTensors,
     /// If they are wanted.
     sums: Option<Mutex<RowSums>>,
+}
+
+/// Tensors, by where torch is needed to read and write them.
+enum LentTensors {
+    Here(LentState<ByteView>),
+    Device(DeviceTensors),
 }
 
 /// Memory that holds tensors.
@@ -57,8 +62,9 @@ struct MemoryRow {
     places: Vec<Py<TensorPlace>>,
 }
 
-/// The means to read and write tensors on devices, in the caller's thread.
-struct Device {
+/// Tensors on devices, which torch reads and writes in the caller's thread.
+struct DeviceTensors {
+    places: Places,
     torch: Arc<Py<PyAny>>,
     caller: Arc<Caller>,
 }
@@ -67,8 +73,13 @@ struct Device {
 /// them.
 pub(crate) struct LaneBatch {
     rows: Vec<usize>,
-    here: Option<HostLanes>,
-    there: Option<Arc<Py<PyAny>>>,
+    lanes: StagedLanes,
+}
+
+/// Lanes, by where torch is needed to write them.
+enum StagedLanes {
+    Here(HostLanes),
+    Device(Arc<Py<PyAny>>),
 }
 
 impl LentMemory {
@@ -142,7 +153,9 @@ impl LentMemory {
                     places: Vec::new(),
                 });
                 let own = || ByteView::of_address(begin, length, tensor.clone().unbind());
-                bytes.push(torch.is_none().then(|| found.bytes.unwrap_or_else(own)));
+                if torch.is_none() {
+                    bytes.push(found.bytes.unwrap_or_else(own));
+                }
             }
             if !found.is_torch {
                 alone.push((begin, begin + length, name.into()));
@@ -162,30 +175,34 @@ impl LentMemory {
         }
         check_alone(py, &numbers, &alone)?;
         let places = Places::new(infos, &all).map_err(|error| raised(py, &error))?;
-        let device = torch.map(|torch| Device {
-            torch: Arc::new(torch),
-            caller,
-        });
-        let sums = wants_sums.then(Mutex::default);
+        let tensors = match torch {
+            None => LentTensors::Here(LentState::placed(places, bytes)),
+            Some(torch) => LentTensors::Device(DeviceTensors {
+                places,
+                torch: Arc::new(torch),
+                caller,
+            }),
+        };
         Ok(Self {
-            places,
             rows: Arc::new(rows),
-            bytes,
-            device,
-            sums,
+            tensors,
+            sums: wants_sums.then(Mutex::default),
         })
     }
 
     pub(crate) fn places_mut(&mut self) -> &mut Places {
-        &mut self.places
+        match &mut self.tensors {
+            LentTensors::Here(state) => state.places_mut(),
+            LentTensors::Device(device) => &mut device.places,
+        }
     }
 
     /// Which elements of each tensor are here.
     fn elements(&self) -> Vec<Vec<&[Range<u64>]>> {
-        let numbers = 0..self.places.tensors().len();
-        numbers
+        let places = self.places();
+        (0..places.tensors().len())
             .map(|number| {
-                self.places
+                places
                     .parts(number)
                     .iter()
                     .map(TensorPart::elements)
@@ -202,71 +219,9 @@ impl LentMemory {
         std::mem::take(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Works with tensors here, with the interpreter's lock, so that no code in Python moves them
-    /// after they have been compared. Whoever does so without the lock is noticed afterwards.
-    fn still<T>(
-        &mut self,
-        rows: &[usize],
-        work: impl FnOnce(&mut Here<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let Self {
-            places,
-            rows: all,
-            bytes,
-            ..
-        } = self;
-        gate::attach(|py| {
-            check(py, all, rows)?;
-            let done = work(&mut Here { places, bytes });
-            check(py, all, rows)?;
-            done
-        })?
-    }
-
-    /// Compares where tensors here lie.
-    fn look(&self, rows: &[usize]) -> Result<()> {
+    /// Refuses tensors that do not lie where they did.
+    fn check(&self, rows: &[usize]) -> Result<()> {
         gate::attach(|py| check(py, &self.rows, rows))?
-    }
-
-    /// Asks torch, when it has been seen that the tensors are where they were. What `changes` them
-    /// is looked at again.
-    fn on_device<T: Send + 'static>(
-        &self,
-        rows: Vec<usize>,
-        changes: bool,
-        work: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T> + Send + 'static,
-    ) -> Result<T> {
-        let Some(Device { torch, caller }) = &self.device else {
-            return Err(no_row());
-        };
-        let (torch, all) = (Arc::clone(torch), Arc::clone(&self.rows));
-        caller.ask(move |py| {
-            let here = |error: Error| raised(py, &error);
-            check(py, &all, &rows).map_err(here)?;
-            let done = work(torch.bind(py))?;
-            if changes {
-                check(py, &all, &rows).map_err(here)?;
-            }
-            Ok(done)
-        })
-    }
-
-    /// Lanes that are on a device.
-    fn gathered(&self, width: usize, spans: Vec<Span>, out: &mut [u8]) -> Result<()> {
-        let length = out.len();
-        if length == 0 {
-            return Ok(());
-        }
-        let found = self.on_device(rows_of(&spans), false, move |torch| {
-            let spans: Vec<SpanRow> = spans.into_iter().map(span_row).collect();
-            Ok(
-                ByteView::returned(&torch.call_method1("gather", (width, spans))?, length)?
-                    .bytes()
-                    .to_vec(),
-            )
-        })?;
-        out.copy_from_slice(&found);
-        Ok(())
     }
 
     fn add_sums(&self, width: usize, spans: &[Span], (old, new): (&[u8], &[u8])) {
@@ -300,6 +255,90 @@ impl LentMemory {
                 *sum = sum.plus(Sums::of_lanes(width, &numbers, &values));
             }
         }
+    }
+}
+
+/// Changes tensors here with the interpreter's lock, so that no code in Python moves them after they
+/// have been compared. Whoever moves them without the lock is noticed afterwards.
+fn still<T>(all: &[MemoryRow], rows: &[usize], change: impl FnOnce() -> Result<T>) -> Result<T> {
+    gate::attach(|py| {
+        check(py, all, rows)?;
+        let done = change();
+        check(py, all, rows)?;
+        done
+    })?
+}
+
+impl DeviceTensors {
+    /// Asks torch, when it has been seen that the tensors are where they were. What `changes` them
+    /// is looked at again.
+    fn ask<T: Send + 'static>(
+        &self,
+        all: &Arc<Vec<MemoryRow>>,
+        rows: Vec<usize>,
+        changes: bool,
+        work: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T> + Send + 'static,
+    ) -> Result<T> {
+        let torch = Arc::clone(&self.torch);
+        let all = Arc::clone(all);
+        self.caller.ask(move |py| {
+            let here = |error: Error| raised(py, &error);
+            check(py, &all, &rows).map_err(here)?;
+            let done = work(torch.bind(py))?;
+            if changes {
+                check(py, &all, &rows).map_err(here)?;
+            }
+            Ok(done)
+        })
+    }
+
+    fn gather(
+        &self,
+        all: &Arc<Vec<MemoryRow>>,
+        width: usize,
+        spans: Vec<Span>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let length = out.len();
+        if length == 0 {
+            return Ok(());
+        }
+        let found = self.ask(all, rows_of(&spans), false, move |torch| {
+            let spans: Vec<SpanRow> = spans.into_iter().map(span_row).collect();
+            let returned = torch.call_method1("gather", (width, spans))?;
+            Ok(ByteView::returned(&returned, length)?.bytes().to_vec())
+        })?;
+        out.copy_from_slice(&found);
+        Ok(())
+    }
+
+    fn sums(
+        &self,
+        all: &Arc<Vec<MemoryRow>>,
+        rows: Vec<usize>,
+        wanted: &[(usize, usize, u64)],
+    ) -> Result<Vec<Sums>> {
+        let asked = wanted.iter().map(|&(tensor, at, piece)| {
+            let info = self.places.tensors().get(tensor).ok_or_else(no_row)?;
+            let part = self.places.parts(tensor).get(at).ok_or_else(no_row)?;
+            let width = info.dtype().lane_bytes() as u64;
+            let range = info.piece(piece);
+            let dimensions = part
+                .dimensions()
+                .map(|(length, here, stride)| (length, here.start, here.end, stride));
+            let part: PartRow = (part.row(), part.range().start, dimensions.collect());
+            Ok((part, range.start / width, range.end / width))
+        });
+        let asked = asked.collect::<Result<Vec<_>>>()?;
+        let found = self.ask(all, rows, false, move |torch| {
+            torch
+                .call_method1("sums", (asked,))?
+                .extract::<Vec<[u32; 2]>>()
+        })?;
+        found
+            .into_iter()
+            .map(|numbers| Sums::new(numbers).ok_or_else(no_row))
+            .collect()
     }
 }
 
@@ -355,44 +394,8 @@ fn all_rows(staged: &[LaneBatch]) -> Vec<usize> {
     distinct(staged.iter().flat_map(|staged| staged.rows.iter().copied()))
 }
 
-fn bytes_at(bytes: &[Option<ByteView>], row: usize) -> Option<&[u8]> {
-    bytes.get(row).and_then(Option::as_ref).map(ByteView::bytes)
-}
-
 fn no_row() -> Error {
     Error::usage("there is no such memory")
-}
-
-/// Tensors here that have been compared.
-struct Here<'a> {
-    places: &'a mut Places,
-    bytes: &'a mut [Option<ByteView>],
-}
-
-impl Rows for Here<'_> {
-    fn places(&self) -> &Places {
-        self.places
-    }
-
-    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
-        self.places.describe(tensors)
-    }
-
-    fn state(&self) -> Option<&dyn State> {
-        None
-    }
-
-    fn row(&self, row: usize) -> Result<&[u8]> {
-        bytes_at(self.bytes, row).ok_or_else(no_row)
-    }
-
-    fn row_mut(&mut self, row: usize) -> Result<&mut [u8]> {
-        self.bytes
-            .get_mut(row)
-            .and_then(Option::as_mut)
-            .map(ByteView::bytes_mut)
-            .ok_or_else(no_row)
-    }
 }
 
 /// Spans as torch's side takes them.
@@ -419,33 +422,29 @@ impl PlacedMemory for LentMemory {
     type Staged = LaneBatch;
 
     fn places(&self) -> &Places {
-        &self.places
+        match &self.tensors {
+            LentTensors::Here(state) => state.places(),
+            LentTensors::Device(device) => &device.places,
+        }
     }
 
     fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
-        self.places.describe(tensors)
+        self.places_mut().describe(tensors)
     }
 
     fn state(&self) -> Option<&dyn State> {
-        let numbers = 0..self.places.tensors().len();
-        let is_here = |number: usize| {
-            self.places.tensors()[number].bytes() == 0 || self.whole(number).is_some()
-        };
-        let state: &dyn State = self;
-        Some(state).filter(|_| numbers.into_iter().all(is_here))
+        self.places().are_whole().then_some(self as &dyn State)
     }
 
     fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()> {
         let rows = rows_of(spans);
-        if self.device.is_none() {
-            self.look(&rows)?;
-            return Here {
-                places: &mut self.places,
-                bytes: &mut self.bytes,
+        match &mut self.tensors {
+            LentTensors::Here(state) => {
+                gate::attach(|py| check(py, &self.rows, &rows))??;
+                state.gather(width, spans, out)
             }
-            .gather(width, spans, out);
+            LentTensors::Device(device) => device.gather(&self.rows, width, spans.to_vec(), out),
         }
-        self.gathered(width, spans.to_vec(), out)
     }
 
     fn stage(
@@ -457,111 +456,100 @@ impl PlacedMemory for LentMemory {
     ) -> Result<LaneBatch> {
         self.add_sums(width, &spans, (&old, &new));
         let rows = rows_of(&spans);
-        if self.device.is_none() {
-            return Ok(LaneBatch {
-                rows,
-                here: Some(HostLanes::new(width, spans, old, new)),
-                there: None,
-            });
-        }
-        let handle = self.on_device(rows.clone(), false, move |torch| {
-            let spans: Vec<SpanRow> = spans.into_iter().map(span_row).collect();
-            Ok(torch
-                .call_method1("stage", (width, spans, bytes_row(old), bytes_row(new)))?
-                .unbind())
-        })?;
-        Ok(LaneBatch {
-            rows,
-            here: None,
-            there: Some(Arc::new(handle)),
-        })
+        let lanes = match &mut self.tensors {
+            LentTensors::Here(state) => StagedLanes::Here(state.stage(width, spans, old, new)?),
+            LentTensors::Device(device) => {
+                let handle = device.ask(&self.rows, rows.clone(), false, move |torch| {
+                    let spans: Vec<SpanRow> = spans.into_iter().map(span_row).collect();
+                    let values = (width, spans, bytes_row(old), bytes_row(new));
+                    Ok(torch.call_method1("stage", values)?.unbind())
+                })?;
+                StagedLanes::Device(Arc::new(handle))
+            }
+        };
+        Ok(LaneBatch { rows, lanes })
     }
 
-    fn exchange(&mut self, staged: &[LaneBatch]) -> Result<Option<(usize, usize)>> {
+    fn write(&mut self, staged: &[LaneBatch]) -> Result<Option<(usize, usize)>> {
         let rows = all_rows(staged);
-        if self.device.is_none() {
-            return self.still(&rows, |memory| HostLanes::exchange(memory, here(staged)));
+        match &mut self.tensors {
+            LentTensors::Here(state) => {
+                still(&self.rows, &rows, || state.write_lanes(here(staged)))
+            }
+            LentTensors::Device(device) => {
+                let handles = handles(staged);
+                device.ask(&self.rows, rows, true, move |torch| {
+                    torch
+                        .call_method1("write", (listed(torch, &handles)?,))?
+                        .extract()
+                })
+            }
         }
-        let handles = handles(staged);
-        self.on_device(rows, true, move |torch| {
-            torch
-                .call_method1("exchange", (listed(torch, &handles)?,))?
-                .extract()
-        })
     }
 
     fn put_back(&mut self, staged: &[LaneBatch]) -> Result<()> {
         let rows = all_rows(staged);
-        if self.device.is_none() {
-            return self.still(&rows, |memory| HostLanes::put_back(memory, here(staged)));
+        match &mut self.tensors {
+            LentTensors::Here(state) => {
+                still(&self.rows, &rows, || state.put_lanes_back(here(staged)))
+            }
+            LentTensors::Device(device) => {
+                let handles = handles(staged);
+                device.ask(&self.rows, rows, true, move |torch| {
+                    torch
+                        .call_method1("put_back", (listed(torch, &handles)?,))
+                        .map(drop)
+                })
+            }
         }
-        let handles = handles(staged);
-        self.on_device(rows, true, move |torch| {
-            torch
-                .call_method1("put_back", (listed(torch, &handles)?,))
-                .map(drop)
-        })
     }
 
     fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()> {
-        if self.device.is_none() {
-            return self.still(&[span.row], |here| here.fill(width, span, values));
+        match &mut self.tensors {
+            LentTensors::Here(state) => {
+                still(&self.rows, &[span.row], || state.fill(width, span, values))
+            }
+            LentTensors::Device(device) => {
+                let row = span.row;
+                let span = span_row(span.clone());
+                let values = bytes_row(values.to_vec());
+                device.ask(&self.rows, vec![row], true, move |torch| {
+                    torch.call_method1("fill", (width, span, values)).map(drop)
+                })
+            }
         }
-        let (span, values) = (span.clone(), values.to_vec());
-        self.on_device(vec![span.row], true, move |torch| {
-            torch
-                .call_method1("fill", (width, span_row(span), bytes_row(values)))
-                .map(drop)
-        })
     }
 
     fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
-        let part =
-            |tensor: usize, part: usize| self.places.parts(tensor).get(part).ok_or_else(no_row);
-        let rows = wanted
-            .iter()
-            .map(|&(tensor, at, _)| Ok(part(tensor, at)?.row()))
-            .collect::<Result<Vec<_>>>()?;
+        let row = |&(tensor, at, _): &(usize, usize, u64)| {
+            let part = self.places().parts(tensor).get(at).ok_or_else(no_row)?;
+            Ok(part.row())
+        };
+        let rows = wanted.iter().map(row).collect::<Result<Vec<_>>>()?;
         let rows = distinct(rows.into_iter());
-        if self.device.is_none() {
-            self.look(&rows)?;
-            return Here {
-                places: &mut self.places,
-                bytes: &mut self.bytes,
+        match &mut self.tensors {
+            LentTensors::Here(state) => {
+                gate::attach(|py| check(py, &self.rows, &rows))??;
+                state.sums(wanted)
             }
-            .sums(wanted);
+            LentTensors::Device(device) => device.sums(&self.rows, rows, wanted),
         }
-        let asked = wanted.iter().map(|&(tensor, at, piece)| {
-            let (info, part) = (&self.places.tensors()[tensor], part(tensor, at)?);
-            let (width, range) = (info.dtype().lane_bytes() as u64, info.piece(piece));
-            let dimensions = part
-                .dimensions()
-                .map(|(length, here, stride)| (length, here.start, here.end, stride));
-            let part: PartRow = (part.row(), part.range().start, dimensions.collect());
-            Ok((part, range.start / width, range.end / width))
-        });
-        let asked = asked.collect::<Result<Vec<_>>>()?;
-        let found = self.on_device(rows, false, move |torch| {
-            torch
-                .call_method1("sums", (asked,))?
-                .extract::<Vec<[u32; 2]>>()
-        })?;
-        found
-            .into_iter()
-            .map(|numbers| Sums::new(numbers).ok_or_else(no_row))
-            .collect()
     }
 }
 
 fn here(staged: &[LaneBatch]) -> impl Iterator<Item = &HostLanes> + Clone {
-    staged.iter().filter_map(|staged| staged.here.as_ref())
+    staged.iter().filter_map(|staged| match &staged.lanes {
+        StagedLanes::Here(lanes) => Some(lanes),
+        StagedLanes::Device(_) => None,
+    })
 }
 
 fn handles(staged: &[LaneBatch]) -> Vec<Arc<Py<PyAny>>> {
-    staged
-        .iter()
-        .filter_map(|staged| staged.there.clone())
-        .collect()
+    let handle = |staged: &LaneBatch| match &staged.lanes {
+        StagedLanes::Here(_) => None,
+        StagedLanes::Device(handle) => Some(Arc::clone(handle)),
+    };
+    staged.iter().filter_map(handle).collect()
 }
 
 fn listed<'py>(
@@ -575,52 +563,39 @@ fn listed<'py>(
 }
 
 impl LentMemory {
-    /// The part that has all of a tensor.
-    fn whole(&self, tensor: usize) -> Option<&TensorPart> {
-        self.places.parts(tensor).iter().find(|part| part.is_all())
+    /// The row of the part that has all of a tensor.
+    fn row(&self, tensor: usize) -> Option<usize> {
+        self.places().whole(tensor).map(TensorPart::row)
     }
 }
 
 impl State for LentMemory {
     fn tensors(&self) -> &[TensorInfo] {
-        self.places.tensors()
+        self.places().tensors()
     }
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let wrong = || Error::usage("no such range in the state");
-        let info = self.tensors().get(tensor).ok_or_else(wrong)?;
-        let width = info.dtype().lane_bytes();
-        let (begin, end) = (
-            offset / width as u64,
-            (offset + out.len() as u64) / width as u64,
-        );
-        if out.is_empty() {
-            return Ok(());
+        match &self.tensors {
+            LentTensors::Here(state) => {
+                self.check(self.row(tensor).as_slice())?;
+                state.read(tensor, offset, out)
+            }
+            LentTensors::Device(device) => {
+                let info = device.places.tensors().get(tensor).ok_or_else(no_row)?;
+                let width = info.dtype().lane_bytes();
+                let spans = device.places.spans_of_bytes(tensor, offset, out.len())?;
+                device.gather(&self.rows, width, spans, out)
+            }
         }
-        let part = self.whole(tensor).ok_or_else(wrong)?;
-        let spans = part.spans(begin..end)?;
-        if self.device.is_some() {
-            return self.gathered(width, spans, out);
-        }
-        self.look(&[part.row()])?;
-        Span::read(
-            width,
-            &spans,
-            |row| bytes_at(&self.bytes, row).ok_or_else(no_row),
-            out,
-        )
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
         // If the bytes cannot be shown, `read` says what is wrong.
-        let part = self.whole(tensor)?;
-        let begin = part
-            .whole()?
-            .checked_mul(self.tensors().get(tensor)?.dtype().lane_bytes() as u64)?;
-        let own = usize::try_from(begin.checked_add(range.start)?).ok()?
-            ..usize::try_from(begin.checked_add(range.end)?).ok()?;
-        self.look(&[part.row()]).ok()?;
-        bytes_at(&self.bytes, part.row())?.get(own)
+        let LentTensors::Here(state) = &self.tensors else {
+            return None;
+        };
+        self.check(self.row(tensor).as_slice()).ok()?;
+        state.bytes(tensor, range)
     }
 }
 

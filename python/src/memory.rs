@@ -91,6 +91,18 @@ impl ByteView {
     }
 }
 
+impl AsRef<[u8]> for ByteView {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl AsMut<[u8]> for ByteView {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut()
+    }
+}
+
 /// The bytes of an object with the buffer protocol, and the buffer's format and shape.
 pub(crate) fn borrowed(
     name: &str,

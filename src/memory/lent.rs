@@ -2,32 +2,37 @@
 
 use std::ops::Range;
 
-use crate::error::{Error, Result};
-use crate::memory::placed::Rows;
-use crate::memory::places::{Places, Region};
-use crate::tensor::{State, TensorInfo, read_bytes, stretch_of};
+use rayon::prelude::*;
 
-/// A state in buffers that somebody else owns: mapped, pinned, a framework's. Its tensors cannot
-/// come, go or change their size. Only one writer at a time may use the buffers.
+use crate::error::{Error, Result};
+use crate::memory::lanes::HostLanes;
+use crate::memory::placed::{PlacedMemory, no_lanes};
+use crate::memory::places::{Places, Region, Span};
+use crate::sums::Sums;
+use crate::tensor::{State, TensorInfo};
+
+/// A state in memory that somebody else owns: mapped, pinned, a framework's. It lies in rows of
+/// bytes, which `R` holds: a slice that can be written, say, or a guard of one. Its tensors cannot
+/// come, go or change their size. Only one writer at a time may use the memory.
 #[derive(Debug)]
-pub struct LentState<'a> {
+pub struct LentState<R> {
     places: Places,
-    rows: Vec<&'a mut [u8]>,
+    pub(crate) rows: Vec<R>,
 }
 
-impl<'a> LentState<'a> {
-    /// A state of these tensors, in any order, with the buffers that hold them.
+impl<R: AsRef<[u8]>> LentState<R> {
+    /// A state of these tensors, in any order, each in a buffer of its own.
     ///
     /// # Errors
     /// USAGE if a buffer does not have its tensor's length, or a name comes twice.
-    pub fn new(tensors: impl IntoIterator<Item = (TensorInfo, &'a mut [u8])>) -> Result<Self> {
+    pub fn new(tensors: impl IntoIterator<Item = (TensorInfo, R)>) -> Result<Self> {
         let mut tensors: Vec<_> = tensors.into_iter().collect();
         tensors.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
         for (info, data) in &tensors {
-            if info.bytes() != data.len() as u64 {
+            let length = data.as_ref().len();
+            if info.bytes() != length as u64 {
                 let message = format!(
-                    "{} bytes of caller-provided memory for a tensor of {}",
-                    data.len(),
+                    "{length} bytes of caller-provided memory for a tensor of {}",
                     info.bytes()
                 );
                 return Err(Error::usage(message).of_tensor(info.name()));
@@ -44,23 +49,92 @@ impl<'a> LentState<'a> {
             rows,
         })
     }
+
+    /// Tensors, or parts of tensors, that lie in these rows in any way. Places that the rows do not
+    /// have are found when they are used: USAGE.
+    pub fn placed(places: Places, rows: Vec<R>) -> Self {
+        Self { places, rows }
+    }
+
+    /// Where the tensors lie, to [divide](Places::divide) them among processes.
+    pub fn places_mut(&mut self) -> &mut Places {
+        &mut self.places
+    }
+
+    fn row(&self, row: usize) -> Result<&[u8]> {
+        self.rows.get(row).map(R::as_ref).ok_or_else(no_lanes)
+    }
 }
 
-impl State for LentState<'_> {
+/// The row of a number, to be written.
+fn row_mut<R: AsMut<[u8]>>(rows: &mut Vec<R>, row: usize) -> Result<&mut [u8]> {
+    rows.get_mut(row).map(R::as_mut).ok_or_else(no_lanes)
+}
+
+impl<R: AsRef<[u8]> + AsMut<[u8]>> LentState<R> {
+    /// As [`PlacedMemory::write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_lanes<'s>(
+        &mut self,
+        staged: impl Iterator<Item = &'s HostLanes> + Clone,
+    ) -> Result<Option<(usize, usize)>> {
+        HostLanes::write(staged, &mut self.rows, row_mut)
+    }
+
+    /// As [`PlacedMemory::put_back`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_lanes_back<'s>(
+        &mut self,
+        staged: impl Iterator<Item = &'s HostLanes>,
+    ) -> Result<()> {
+        HostLanes::put_back(staged, &mut self.rows, row_mut)
+    }
+}
+
+/// Tensors can be read of which all is in one part. One that does not lie there in its order can be
+/// read in whole lanes.
+impl<R: AsRef<[u8]> + Send + Sync> State for LentState<R> {
     fn tensors(&self) -> &[TensorInfo] {
         self.places.tensors()
     }
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        read_bytes(self, tensor, offset, out)
+        let end = offset.checked_add(out.len() as u64).ok_or_else(no_lanes)?;
+        if let Some(bytes) = self.bytes(tensor, offset..end) {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let info = self.tensors().get(tensor).ok_or_else(no_lanes)?;
+        let width = info.dtype().lane_bytes();
+        let spans = self.places.spans_of_bytes(tensor, offset, out.len())?;
+        Span::read(width, &spans, |row| self.row(row), out)
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        stretch_of(self.rows.get(tensor)?, range)
+        let info = self.tensors().get(tensor)?;
+        if range.start > range.end || range.end > info.bytes() {
+            return None;
+        }
+        if range.is_empty() {
+            return Some(&[]);
+        }
+        let part = self.places.whole(tensor)?;
+        let begin = part
+            .whole()?
+            .checked_mul(info.dtype().lane_bytes() as u64)?;
+        let first = usize::try_from(begin.checked_add(range.start)?).ok()?;
+        let end = usize::try_from(begin.checked_add(range.end)?).ok()?;
+        self.row(part.row()).ok()?.get(first..end)
     }
 }
 
-impl Rows for LentState<'_> {
+impl<R: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> PlacedMemory for LentState<R> {
+    type Staged = HostLanes;
+
     fn places(&self) -> &Places {
         &self.places
     }
@@ -70,20 +144,44 @@ impl Rows for LentState<'_> {
     }
 
     fn state(&self) -> Option<&dyn State> {
-        Some(self)
+        self.places.are_whole().then_some(self as &dyn State)
     }
 
-    fn row(&self, row: usize) -> Result<&[u8]> {
-        self.rows
-            .get(row)
-            .map(|row| &**row)
-            .ok_or_else(|| Error::usage("no such tensor in the memory"))
+    fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()> {
+        Span::read(width, spans, |row| self.row(row), out)
     }
 
-    fn row_mut(&mut self, row: usize) -> Result<&mut [u8]> {
-        self.rows
-            .get_mut(row)
-            .map(|row| &mut **row)
-            .ok_or_else(|| Error::usage("no such tensor in the memory"))
+    fn stage(
+        &mut self,
+        width: usize,
+        spans: Vec<Span>,
+        old: Vec<u8>,
+        new: Vec<u8>,
+    ) -> Result<HostLanes> {
+        Ok(HostLanes::new(width, spans, old, new))
+    }
+
+    fn write(&mut self, staged: &[HostLanes]) -> Result<Option<(usize, usize)>> {
+        self.write_lanes(staged.iter())
+    }
+
+    fn put_back(&mut self, staged: &[HostLanes]) -> Result<()> {
+        self.put_lanes_back(staged.iter())
+    }
+
+    fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()> {
+        span.write(width, row_mut(&mut self.rows, span.row)?, values)
+    }
+
+    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
+        let memory = &*self;
+        wanted
+            .par_iter()
+            .map(|&(tensor, part, piece)| {
+                let info = memory.tensors().get(tensor).ok_or_else(no_lanes)?;
+                let part = memory.places.parts(tensor).get(part).ok_or_else(no_lanes)?;
+                part.sums(info, piece, memory.row(part.row())?)
+            })
+            .collect()
     }
 }

@@ -2,18 +2,20 @@
 //! written to where they lie.
 
 mod collect;
-mod exchange;
+mod lanes;
 mod lent;
 mod patch_set;
 mod placed;
 mod places;
+mod staged;
 
 pub(crate) use collect::{PatchCollector, PieceChanges};
-pub use exchange::Ready;
+pub use lanes::HostLanes;
 pub use lent::LentState;
 pub use patch_set::{PatchSet, Run, RunKind};
-pub use placed::{Alone, Changes, HostLanes, Peers, PlacedMemory, Rows, check_sums, fill};
+pub use placed::{Alone, Changes, Peers, PlacedMemory, check_sums, fill};
 pub use places::{Elements, Places, Region, Span, TensorPart};
+pub use staged::StagedPatches;
 
 #[cfg(test)]
 pub(crate) use places::tests as places_tests;

@@ -1,11 +1,6 @@
 //! Memory that somebody else has and that is changed in place: what it has to be able to do, and
 //! lanes on their way into it.
 
-use std::ops::Range;
-
-use rayon::prelude::*;
-
-use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
 use crate::memory::patch_set::{PatchSet, RunKind};
@@ -61,7 +56,7 @@ pub trait PlacedMemory: Send {
     ///
     /// # Errors
     /// The errors of the memory. Some lanes may have been written then.
-    fn exchange(&mut self, staged: &[Self::Staged]) -> Result<Option<(usize, usize)>>;
+    fn write(&mut self, staged: &[Self::Staged]) -> Result<Option<(usize, usize)>>;
 
     /// Writes the old values.
     ///
@@ -113,7 +108,7 @@ impl Peers for Alone {
     }
 }
 
-/// Lanes that have been proven and are to be exchanged: those of a version, of all shards.
+/// Lanes that have been proven and are to be written: those of a version, of all shards.
 #[derive(Debug)]
 pub struct Changes<T> {
     staged: Vec<T>,
@@ -252,8 +247,8 @@ impl<T> Changes<T> {
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since it was proven; nothing
     /// has changed then. The errors of the memory: it may hold parts of two states then, until the
-    /// changes are [undone](Self::undo). USAGE if the changes have been written, or may have been,
-    /// and not undone.
+    /// changes are [put back](Self::put_back). USAGE if the changes have been written, or may have been,
+    /// and not put back.
     pub fn write<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
             return Err(Error::usage(
@@ -261,7 +256,7 @@ impl<T> Changes<T> {
             ));
         }
         self.is_written = true;
-        if let Some((staged, span)) = memory.exchange(&self.staged)? {
+        if let Some((staged, span)) = memory.write(&self.staged)? {
             self.is_written = false;
             let message = "somebody has written to the memory since its lanes were proven";
             let tensor = self
@@ -278,7 +273,7 @@ impl<T> Changes<T> {
     ///
     /// # Errors
     /// The errors of the memory. It may hold parts of two states then; this can be tried again.
-    pub fn undo<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
+    pub fn put_back<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
             memory.put_back(&self.staged)?;
         }
@@ -434,316 +429,6 @@ pub fn fill<M: PlacedMemory + ?Sized>(
     })
 }
 
-/// Rows of memory that the processor can reach. Whatever has them is [placed memory](PlacedMemory).
-pub trait Rows: Send + Sync {
-    /// Where the tensors lie.
-    fn places(&self) -> &Places;
-
-    /// As for [`PlacedMemory::describe`].
-    ///
-    /// # Errors
-    /// As there.
-    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()>;
-
-    /// As for [`PlacedMemory::state`].
-    fn state(&self) -> Option<&dyn State>;
-
-    /// A row to be read.
-    ///
-    /// # Errors
-    /// USAGE if there is none; if it is not where it was.
-    fn row(&self, row: usize) -> Result<&[u8]>;
-
-    /// A row to be written.
-    ///
-    /// # Errors
-    /// As for [`row`](Self::row).
-    fn row_mut(&mut self, row: usize) -> Result<&mut [u8]>;
-}
-
-/// Proven lanes in memory of this process.
-#[derive(Debug)]
-pub struct HostLanes {
-    width: usize,
-    spans: Vec<Span>,
-    old: Vec<u8>,
-    new: Vec<u8>,
-}
-
-/// Lanes that are compared and written together: what the nearest caches hold.
-const TOGETHER: usize = 1 << 11;
-
-/// Lanes of staged ones that are dealt with together: these, their number, that of the span, the
-/// lanes of it, and where their values stand.
-type Together<'s> = (&'s HostLanes, usize, usize, Range<usize>, Range<usize>);
-
-fn together<'s>(staged: impl Iterator<Item = &'s HostLanes>) -> impl Iterator<Item = Together<'s>> {
-    staged.enumerate().flat_map(|(number, staged)| {
-        let mut begin = 0;
-        staged.spans.iter().enumerate().flat_map(move |(at, span)| {
-            let own = begin;
-            begin += span.count * staged.width;
-            (0..span.count).step_by(TOGETHER).map(move |first| {
-                let end = span.count.min(first + TOGETHER);
-                (
-                    staged,
-                    number,
-                    at,
-                    first..end,
-                    own + first * staged.width..own + end * staged.width,
-                )
-            })
-        })
-    })
-}
-
-impl HostLanes {
-    /// Lanes of `width` bytes, with their old and new values.
-    pub fn new(width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Self {
-        Self {
-            width,
-            spans,
-            old,
-            new,
-        }
-    }
-
-    /// As [`PlacedMemory::exchange`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn exchange<'s>(
-        memory: &mut impl Rows,
-        staged: impl Iterator<Item = &'s Self> + Clone,
-    ) -> Result<Option<(usize, usize)>> {
-        let mut room = vec![0; TOGETHER * size_of::<u64>()];
-        for (done, (own, number, at, lanes, values)) in together(staged.clone()).enumerate() {
-            let (span, held) = (&own.spans[at], &mut room[..values.len()]);
-            let row = memory.row_mut(span.row)?;
-            read(row, own.width, span.lanes(lanes.clone())?, held)?;
-            if held != &own.old[values.clone()] {
-                // The value that somebody has written stays.
-                Self::put_first_back(memory, staged, done)?;
-                return Ok(Some((number, at)));
-            }
-            write(row, own.width, span.lanes(lanes)?, &own.new[values])?;
-        }
-        Ok(None)
-    }
-
-    /// As [`PlacedMemory::put_back`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn put_back<'s>(
-        memory: &mut impl Rows,
-        staged: impl Iterator<Item = &'s Self>,
-    ) -> Result<()> {
-        Self::put_first_back(memory, staged, usize::MAX)
-    }
-
-    /// Writes the old values of the first of these, as many as `count`.
-    fn put_first_back<'s>(
-        memory: &mut impl Rows,
-        staged: impl Iterator<Item = &'s Self>,
-        count: usize,
-    ) -> Result<()> {
-        together(staged)
-            .take(count)
-            .try_for_each(|(own, _, at, lanes, values)| {
-                let span = &own.spans[at];
-                write(
-                    memory.row_mut(span.row)?,
-                    own.width,
-                    span.lanes(lanes)?,
-                    &own.old[values],
-                )
-            })
-    }
-}
-
-impl<R: Rows> PlacedMemory for R {
-    type Staged = HostLanes;
-
-    fn places(&self) -> &Places {
-        Rows::places(self)
-    }
-
-    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
-        Rows::describe(self, tensors)
-    }
-
-    fn state(&self) -> Option<&dyn State> {
-        Rows::state(self)
-    }
-
-    fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()> {
-        let memory = &*self;
-        Span::read(width, spans, |row| memory.row(row), out)
-    }
-
-    fn stage(
-        &mut self,
-        width: usize,
-        spans: Vec<Span>,
-        old: Vec<u8>,
-        new: Vec<u8>,
-    ) -> Result<HostLanes> {
-        Ok(HostLanes::new(width, spans, old, new))
-    }
-
-    fn exchange(&mut self, staged: &[HostLanes]) -> Result<Option<(usize, usize)>> {
-        HostLanes::exchange(self, staged.iter())
-    }
-
-    fn put_back(&mut self, staged: &[HostLanes]) -> Result<()> {
-        HostLanes::put_back(self, staged.iter())
-    }
-
-    fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()> {
-        if values.len() != span.count * width {
-            return Err(no_lanes());
-        }
-        write(
-            self.row_mut(span.row)?,
-            width,
-            span.lanes(0..span.count)?,
-            values,
-        )
-    }
-
-    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
-        let memory = &*self;
-        wanted
-            .par_iter()
-            .map(|&(tensor, part, piece)| sums_of(memory, tensor, part, piece))
-            .collect()
-    }
-}
-
-impl Span {
-    /// Reads the lanes of spans, one after another, from rows that the processor can reach.
-    ///
-    /// # Errors
-    /// USAGE if there are no such lanes; those of the rows.
-    pub fn read<'r>(
-        width: usize,
-        spans: &[Self],
-        rows: impl Fn(usize) -> Result<&'r [u8]> + Sync,
-        out: &mut [u8],
-    ) -> Result<()> {
-        let (mut rest, mut work) = (out, Vec::with_capacity(spans.len()));
-        for span in spans {
-            let (own, others) = rest
-                .split_at_mut_checked(span.count * width)
-                .ok_or_else(no_lanes)?;
-            work.push((span, own));
-            rest = others;
-        }
-        work.into_par_iter().try_for_each(|(span, out)| {
-            read(rows(span.row)?, width, span.lanes(0..span.count)?, out)
-        })
-    }
-
-    /// Some of its lanes, by their order.
-    fn lanes(&self, some: Range<usize>) -> Result<RowLanes<'_>> {
-        match &self.places {
-            None => self
-                .first
-                .checked_add(some.start as u64)
-                .map(|first| (first, None)),
-            Some(places) => places.get(some).map(|places| (self.first, Some(places))),
-        }
-        .ok_or_else(no_lanes)
-    }
-}
-
-/// Some lanes of a row: those with these numbers, which count from the first, or all from that on.
-pub(super) type RowLanes<'a> = (u64, Option<&'a [u32]>);
-
-/// Reads lanes of a row.
-fn read(row: &[u8], width: usize, (first, numbers): RowLanes<'_>, out: &mut [u8]) -> Result<()> {
-    let first = address(first)?;
-    let read = with_lane!(width, L => {
-        let (row, out) = (L::chunks(row).get(first..).ok_or_else(no_lanes)?, L::chunks_mut(out));
-        match numbers {
-            None => row.get(..out.len()).map(|row| out.copy_from_slice(row)),
-            Some(numbers) => out.iter_mut().zip(numbers).try_for_each(|(out, &number)| {
-                *out = *row.get(number as usize)?;
-                Some(())
-            }),
-        }
-    });
-    read.ok_or_else(no_lanes)
-}
-
-/// Writes lanes of a row.
-pub(super) fn write(
-    row: &mut [u8],
-    width: usize,
-    (first, numbers): RowLanes<'_>,
-    values: &[u8],
-) -> Result<()> {
-    let first = address(first)?;
-    let written = with_lane!(width, L => {
-        let (row, values) = (L::chunks_mut(row).get_mut(first..).ok_or_else(no_lanes)?, L::chunks(values));
-        match numbers {
-            None => row.get_mut(..values.len()).map(|row| row.copy_from_slice(values)),
-            Some(numbers) => values.iter().zip(numbers).try_for_each(|(value, &number)| {
-                *row.get_mut(number as usize)? = *value;
-                Some(())
-            }),
-        }
-    });
-    written.ok_or_else(no_lanes)
-}
-
-/// The sums of what a part holds of a piece.
-fn sums_of(memory: &impl Rows, tensor: usize, part: usize, piece: u64) -> Result<Sums> {
-    let info = memory.places().tensors().get(tensor).ok_or_else(no_lanes)?;
-    let part = memory
-        .places()
-        .parts(tensor)
-        .get(part)
-        .ok_or_else(no_lanes)?;
-    let (width, range) = (info.dtype().lane_bytes(), info.piece(piece));
-    let row = memory.row(part.row())?;
-    let lanes = range.start / width as u64..range.end / width as u64;
-    let stretches: Vec<_> = part.stretches(lanes.clone()).take(2).collect();
-    let bytes = |begin: u64, count: u64| {
-        row.get(address(begin)? * width..address(begin + count)? * width)
-            .ok_or_else(no_lanes)
-    };
-    match stretches[..] {
-        [] => return Ok(Sums::ZERO),
-        // Sums of bytes begin with a whole unit.
-        [one] if one.step == 1 && ((one.lane - lanes.start) * width as u64).is_multiple_of(2) => {
-            return Ok(Sums::of_bytes(
-                (one.lane - lanes.start) * width as u64,
-                bytes(one.place, one.count)?,
-            ));
-        }
-        _ => {}
-    }
-    // The bytes of other lanes are zeros.
-    let mut all = vec![0; address(range.end - range.start)?];
-    for one in part.stretches(lanes.clone()) {
-        let own = &mut all[address((one.lane - lanes.start) * width as u64)?..]
-            [..address(one.count)? * width];
-        if one.step == 1 {
-            own.copy_from_slice(bytes(one.place, one.count)?);
-        } else {
-            for (lane, place) in own
-                .chunks_exact_mut(width)
-                .zip((one.place..).step_by(address(one.step)?))
-            {
-                lane.copy_from_slice(bytes(place, 1)?);
-            }
-        }
-    }
-    Ok(Sums::of_bytes(0, &all))
-}
-
-fn no_lanes() -> Error {
+pub(super) fn no_lanes() -> Error {
     Error::usage("no such lanes in the memory")
 }

@@ -397,6 +397,37 @@ impl Places {
         &self.tensors
     }
 
+    /// The part that has all of a tensor, if there is one.
+    pub fn whole(&self, tensor: usize) -> Option<&TensorPart> {
+        self.parts(tensor).iter().find(|part| part.is_all())
+    }
+
+    /// Whether each tensor can be read: there is a part that has all of it.
+    pub fn are_whole(&self) -> bool {
+        (0..)
+            .zip(&self.tensors)
+            .all(|(number, info)| info.bytes() == 0 || self.whole(number).is_some())
+    }
+
+    /// Where `length` bytes of a tensor lie, from the byte `offset` on.
+    ///
+    /// # Errors
+    /// USAGE if they are not whole lanes, or no part has all of the tensor.
+    pub fn spans_of_bytes(&self, tensor: usize, offset: u64, length: usize) -> Result<Vec<Span>> {
+        let wrong = || Error::usage("no such range in the tensor");
+        let info = self.tensors.get(tensor).ok_or_else(wrong)?;
+        let width = info.dtype().lane_bytes() as u64;
+        let end = offset.checked_add(length as u64).ok_or_else(wrong)?;
+        if end > info.bytes() || !offset.is_multiple_of(width) || !end.is_multiple_of(width) {
+            return Err(wrong().of_tensor(info.name()));
+        }
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let part = self.whole(tensor).ok_or_else(wrong)?;
+        part.spans(offset / width..end / width)
+    }
+
     /// The parts of a tensor that are here.
     pub fn parts(&self, tensor: usize) -> &[TensorPart] {
         self.parts.get(tensor).map_or(&[], Vec::as_slice)

@@ -210,7 +210,7 @@ fn buffers(state: &MemoryState) -> Vec<(TensorInfo, Vec<u8>)> {
         .collect()
 }
 
-fn lend(buffers: &mut [(TensorInfo, Vec<u8>)]) -> LentState<'_> {
+fn lend(buffers: &mut [(TensorInfo, Vec<u8>)]) -> LentState<&mut [u8]> {
     LentState::new(
         buffers
             .iter_mut()
@@ -227,20 +227,20 @@ fn go_back_and_forth(
 ) {
     holds(memory, false);
     for _ in 0..2 {
-        set.fit(memory).unwrap().apply().unwrap();
+        set.stage(memory).unwrap().write().unwrap();
         holds(memory, true);
     }
     set.table().check(memory, &()).unwrap();
-    let mut ready = set.fit(memory).unwrap();
-    ready.apply().unwrap();
-    ready.undo().unwrap();
-    ready.undo().unwrap();
+    let mut ready = set.stage(memory).unwrap();
+    ready.write().unwrap();
+    ready.put_back().unwrap();
+    ready.put_back().unwrap();
     holds(memory, false);
-    let mut ready = set.fit(memory).unwrap();
-    ready.undo().unwrap();
-    ready.apply().unwrap();
+    let mut ready = set.stage(memory).unwrap();
+    ready.put_back().unwrap();
+    ready.write().unwrap();
     holds(memory, true);
-    set.fit(memory).unwrap().undo().unwrap();
+    set.stage(memory).unwrap().put_back().unwrap();
     holds(memory, false);
 }
 
@@ -249,10 +249,10 @@ fn go_back_and_forth(
 fn changes_between(
     base: &MemoryState,
     target: &MemoryState,
-    memory: &mut LentState<'_>,
+    memory: &mut LentState<&mut [u8]>,
     is_whole: impl Fn(usize) -> bool,
     budget: u64,
-) -> Result<Changes<<LentState<'static> as PlacedMemory>::Staged>> {
+) -> Result<Changes<<LentState<&'static mut [u8]> as PlacedMemory>::Staged>> {
     let mut changes = Changes::new(budget);
     for (tensor, ((info, old), (_, new))) in base.iter().zip(target.iter()).enumerate() {
         let width = info.dtype().lane_bytes();
@@ -331,8 +331,8 @@ proptest! {
             prop_assert_eq!(changes.write(&mut memory).unwrap_err().class(), ErrorClass::Usage);
             PlacedMemory::describe(&mut memory, target.tensors()).unwrap();
             prop_assert_eq!(MemoryState::copy_of(&memory).unwrap(), target.clone());
-            changes.undo(&mut memory).unwrap();
-            changes.undo(&mut memory).unwrap();
+            changes.put_back(&mut memory).unwrap();
+            changes.put_back(&mut memory).unwrap();
             PlacedMemory::describe(&mut memory, base.tensors()).unwrap();
         }
         drop(memory);
@@ -510,7 +510,7 @@ fn tensors_may_alternate() {
         [0, 0, 1, 1]
     );
     let mut memory = base.clone();
-    set.fit(&mut memory).unwrap().apply().unwrap();
+    set.stage(&mut memory).unwrap().write().unwrap();
     assert_eq!(memory, target);
 }
 
@@ -537,7 +537,7 @@ fn what_does_not_belong_together_is_refused() {
     let mut set = set_between(&base, &target, 100, u64::MAX).unwrap();
     for other in [MemoryState::new(), one_tensor(vec![0; 402])] {
         assert_eq!(
-            set.fit(&mut other.clone()).unwrap_err().class(),
+            set.stage(&mut other.clone()).unwrap_err().class(),
             ErrorClass::Usage
         );
     }

@@ -159,7 +159,7 @@ impl PlacedMemory for Device {
         Ok(Staged(width, spans, old, new))
     }
 
-    fn exchange(&mut self, staged: &[Staged]) -> Result<Option<(usize, usize)>> {
+    fn write(&mut self, staged: &[Staged]) -> Result<Option<(usize, usize)>> {
         for (number, Staged(width, spans, old, _)) in staged.iter().enumerate() {
             let mut values = old.chunks_exact(*width);
             for (at, span) in spans.iter().enumerate() {

@@ -61,7 +61,7 @@ impl Own {
         )
     }
 
-    fn lend(&mut self) -> LentState<'_> {
+    fn lend(&mut self) -> LentState<&mut [u8]> {
         LentState::new(
             self.0
                 .iter_mut()
@@ -386,7 +386,7 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
         );
         let mut memory = base.clone();
         let mut set = replay.patches(base, base, u64::MAX, &()).unwrap();
-        set.fit(&mut memory).unwrap().apply().unwrap();
+        set.stage(&mut memory).unwrap().write().unwrap();
         assert_eq!(memory, *target);
     }
     // The sums of the base are not known, or not followed.
@@ -449,7 +449,7 @@ fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
     let (staged, changed, _) = changes.mark();
     assert_eq!((staged, changed), (2, 2 * lanes / 5));
     // Nothing to undo.
-    changes.undo(device.failing(0..1)).unwrap();
+    changes.put_back(device.failing(0..1)).unwrap();
     for done in 0..5 {
         // It fails when some have been written.
         device.failing(0..1).writes(done);
@@ -466,18 +466,18 @@ fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
         // The way back fails, too, and is tried again.
         device.failing(0..1).writes(4 - done);
         assert_eq!(
-            changes.undo(&mut device).unwrap_err().class(),
+            changes.put_back(&mut device).unwrap_err().class(),
             ErrorClass::Io
         );
         assert_eq!(
             changes.write(&mut device).unwrap_err().class(),
             ErrorClass::Usage
         );
-        changes.undo(device.failing(0..0)).unwrap();
+        changes.put_back(device.failing(0..0)).unwrap();
         assert!(device.state() == base);
         changes.write(&mut device).unwrap();
         assert!(device.state() == target);
-        changes.undo(&mut device).unwrap();
+        changes.put_back(&mut device).unwrap();
         assert!(device.state() == base);
     }
 }
@@ -504,7 +504,7 @@ fn a_write_between_proof_and_pause_is_noticed() {
         );
         assert_eq!(error.class(), ErrorClass::WrongBase);
         // There is nothing to undo.
-        changes.undo(&mut own.lend()).unwrap();
+        changes.put_back(&mut own.lend()).unwrap();
         assert!(own.0[0].1 == written, "{lane}");
         own.0[0].1[4 * lane] ^= 1;
     }
@@ -513,7 +513,7 @@ fn a_write_between_proof_and_pause_is_noticed() {
     changes.write(&mut own.lend()).unwrap();
     own.0[0].1[4 * 7] ^= 1;
     assert_eq!(own.state(target.tensors()), target);
-    changes.undo(&mut own.lend()).unwrap();
+    changes.put_back(&mut own.lend()).unwrap();
     assert_eq!(own.state(base.tensors()), base);
 }
 
@@ -695,7 +695,7 @@ proptest! {
         let proven = prove(&replay, &mut Own::of(&memory).lend(), u64::MAX);
         prop_assert_eq!(proven.is_ok(), is_local, "{:?}", proven.as_ref().err());
         let mut set = replay.patches(&memory, &memory, u64::MAX, &()).unwrap();
-        set.fit(&mut memory).unwrap().apply().unwrap();
+        set.stage(&mut memory).unwrap().write().unwrap();
         prop_assert!(memory == states[count]);
         let known = replay.sums().unwrap();
         prop_assert_eq!(known.check(&memory, &()).is_ok(), known.tensors.iter().all(Option::is_some));

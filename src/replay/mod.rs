@@ -285,9 +285,9 @@ impl<'a, S: Source> Replay<'a, S> {
     /// replay.push(&link)?;
     /// let mut patches = replay.patches(&weights, &weights, u64::MAX, &())?;
     /// // Everything that can fail is done. Now one value is exchanged.
-    /// patches.fit(&mut weights)?.apply()?;
+    /// patches.stage(&mut weights)?.write()?;
     /// assert_eq!(weights, target);
-    /// patches.fit(&mut weights)?.undo()?;
+    /// patches.stage(&mut weights)?.put_back()?;
     /// assert_ne!(weights, target);
     /// # Ok(())
     /// # }

@@ -14,7 +14,7 @@ use crate::error::ErrorClass;
 use crate::limits::{Limits, address};
 use crate::memory::places_tests::{Random, scattered, tensor_and_box};
 use crate::memory::{
-    Changes, Elements, Peers, PlacedMemory, Places, Region, Rows, check_sums, fill,
+    Changes, Elements, LentState, Peers, PlacedMemory, Places, Region, check_sums, fill,
 };
 use crate::sums::Sums;
 use crate::tensor::{Dtype, PIECE_BYTES, find};
@@ -102,40 +102,13 @@ impl Memory for Device {
     }
 }
 
-struct Host {
-    places: Places,
-    rows: Vec<Vec<u8>>,
-}
-
-impl Memory for Host {
+impl Memory for LentState<Vec<u8>> {
     fn of(places: Places, rows: Vec<Vec<u8>>) -> Self {
-        Self { places, rows }
+        Self::placed(places, rows)
     }
 
     fn rows(&mut self) -> &mut Vec<Vec<u8>> {
         &mut self.rows
-    }
-}
-
-impl Rows for Host {
-    fn places(&self) -> &Places {
-        &self.places
-    }
-
-    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
-        self.places.describe(tensors)
-    }
-
-    fn state(&self) -> Option<&dyn State> {
-        None
-    }
-
-    fn row(&self, row: usize) -> Result<&[u8]> {
-        Ok(&self.rows[row])
-    }
-
-    fn row_mut(&mut self, row: usize) -> Result<&mut [u8]> {
-        Ok(&mut self.rows[row])
     }
 }
 
@@ -452,7 +425,7 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
     for (number, done) in check(&replay, &mut memories).into_iter().enumerate() {
         done.unwrap_or_else(|error| panic!("process {number}: {error}"));
     }
-    each(&mut memories, &mut changes, Changes::undo);
+    each(&mut memories, &mut changes, Changes::put_back);
     assert!(
         rows_of(&mut memories) == before,
         "the way back leads elsewhere"
@@ -555,7 +528,7 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
                     .as_ref()
                     .is_err_and(|error| error.rule() == Some("R-SUM-04"))
             }));
-            each(&mut memories, &mut changes, Changes::undo);
+            each(&mut memories, &mut changes, Changes::put_back);
         }
         memories[rank].rows()[row][place * width + bit / 8] ^= 1 << (bit % 8);
         assert!(rows_of(&mut memories) == before);
@@ -593,13 +566,16 @@ fn fail(states: &[MemoryState], layouts: &[Layout], random: &mut Random) {
                 device.failing(0..1).writes(written);
                 assert_eq!(changes.write(device).unwrap_err().class(), ErrorClass::Io);
                 device.failing(0..1).writes(back);
-                assert_eq!(changes.undo(device).unwrap_err().class(), ErrorClass::Io);
+                assert_eq!(
+                    changes.put_back(device).unwrap_err().class(),
+                    ErrorClass::Io
+                );
                 device.failing(0..0);
             } else {
                 changes.write(device).unwrap();
             }
         }
-        each(&mut devices, &mut changes, Changes::undo);
+        each(&mut devices, &mut changes, Changes::put_back);
         assert!(rows_of(&mut devices) == before);
     }
     devices[rank].failing(0..1);
@@ -618,7 +594,7 @@ proptest! {
             go::<Device>(&states, &layouts, random);
             fail(&states, &layouts, random);
         } else {
-            go::<Host>(&states, &layouts, random);
+            go::<LentState<Vec<u8>>>(&states, &layouts, random);
         }
     }
 }
@@ -648,7 +624,7 @@ fn pieces_are_divided_too() {
     (1..7).for_each(|tensor| {
         layouts[tensor % 2].add(tensor, &states[0].tensors()[tensor], Vec::new(), random);
     });
-    go::<Host>(&states, &layouts, random);
+    go::<LentState<Vec<u8>>>(&states, &layouts, random);
 }
 
 #[test]
@@ -670,7 +646,7 @@ fn parts_of_which_nobody_knows_the_others_are_refused() {
     layout.add(0, &states[0].tensors()[0], vec![0..2, 0..2], random);
     let places = Places::new(states[0].tensors().to_vec(), &layout.given).unwrap();
     let rows = vec![vec![1; address(layout.rows[0].1).unwrap()]];
-    let mut memories = [Host::of(places, rows.clone())];
+    let mut memories = [LentState::of(places, rows.clone())];
     let error = prove(&replay, &mut memories).remove(0).unwrap_err();
     assert_eq!(
         (error.class(), error.tensor()),

@@ -10,5 +10,5 @@ pub(crate) use digest::{digests_of, each_piece, read_piece};
 pub use dtype::{DescribedDtype, Dtype};
 pub use info::{PIECE_BYTES, TensorInfo, find, total_bytes};
 pub(crate) use info::{PIECE_LENGTH, find_patchable};
+pub(crate) use state::stretch_of;
 pub use state::{MemoryState, MemoryWriter, State, StateWriter, read_once};
-pub(crate) use state::{read_bytes, stretch_of};

@@ -240,12 +240,7 @@ impl State for MemoryState {
 }
 
 /// [`State::read`] for a state all of whose [bytes](State::bytes) are in memory.
-pub(crate) fn read_bytes(
-    state: &impl State,
-    tensor: usize,
-    offset: u64,
-    out: &mut [u8],
-) -> Result<()> {
+fn read_bytes(state: &impl State, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
     let range = offset..offset.saturating_add(out.len() as u64);
     let bytes = state
         .bytes(tensor, range)

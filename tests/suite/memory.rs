@@ -87,9 +87,9 @@ fn a_fault_at_any_step_of_preparing_leaves_memory_as_it_was() {
         };
         assert!(steps > 40, "only {steps} steps can fail");
         assert!(memory == base);
-        set.fit(&mut memory).unwrap().apply().unwrap();
+        set.stage(&mut memory).unwrap().write().unwrap();
         assert!(memory == third);
-        set.fit(&mut memory).unwrap().undo().unwrap();
+        set.stage(&mut memory).unwrap().put_back().unwrap();
         assert!(memory == base);
     }
 }
@@ -138,8 +138,8 @@ fn a_snapshot_can_be_laid_over_what_memory_holds() {
     let mut set = replay
         .patches(&MemoryState::new(), &memory, u64::MAX, &())
         .unwrap();
-    set.fit(&mut memory).unwrap().apply().unwrap();
+    set.stage(&mut memory).unwrap().write().unwrap();
     assert!(memory == target);
-    set.fit(&mut memory).unwrap().undo().unwrap();
+    set.stage(&mut memory).unwrap().put_back().unwrap();
     assert!(memory == base);
 }

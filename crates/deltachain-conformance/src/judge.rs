@@ -514,7 +514,7 @@ fn check_sums(base: &dyn State, replay: &Replay<'_, FileSource>) -> deltachain::
     if patches.whole_tensors().next().is_none() && patches.removed().next().is_none() {
         memory = taken(replay, base)?;
     } else {
-        patches.fit(&mut memory)?.apply()?;
+        patches.stage(&mut memory)?.write()?;
     }
     let sums = replay.sums().cloned().unwrap_or_default();
     sums.check(&memory, &())

@@ -168,8 +168,12 @@ pub fn in_place(data: &[u8]) {
         assert!(memory == *last, "links lead elsewhere");
         found.expect("the sums are those of the target");
     }
-    changes.undo(&mut lent).expect("memory can be written to");
-    others.undo(&mut slow).expect("memory can be written to");
+    changes
+        .put_back(&mut lent)
+        .expect("memory can be written to");
+    others
+        .put_back(&mut slow)
+        .expect("memory can be written to");
     drop(lent);
     assert!(
         held.iter().map(|(_, data)| data).eq(&own),
@@ -201,9 +205,9 @@ fn whole(
     assert!(memory == *held, "memory has changed before it was patched");
     match patches {
         Ok(mut set) => {
-            set.fit(&mut memory)
+            set.stage(&mut memory)
                 .expect("the set was made for this memory")
-                .apply()
+                .write()
                 .expect("it cannot fail");
             assert!(
                 memory.tensors() == states[states.len() - 1].tensors(),
@@ -448,7 +452,7 @@ impl PlacedMemory for SlowMemory {
         Ok((width, spans, old, new))
     }
 
-    fn exchange(&mut self, staged: &[Lanes]) -> Result<Option<(usize, usize)>> {
+    fn write(&mut self, staged: &[Lanes]) -> Result<Option<(usize, usize)>> {
         for (width, spans, old, new) in staged {
             let mut values = old.chunks_exact(*width);
             self.each(*width, spans, |lane| {

@@ -84,14 +84,14 @@ pub fn sequence(data: &[u8]) {
                 "links lead elsewhere"
             );
             let mut ready = set
-                .fit(&mut memory)
+                .stage(&mut memory)
                 .expect("the set was made for this memory");
-            ready.apply().expect("nobody else can write to it");
-            ready.undo().expect("nobody else can write to it");
+            ready.write().expect("nobody else can write to it");
+            ready.put_back().expect("nobody else can write to it");
             assert!(memory == base, "the way back leads elsewhere");
-            set.fit(&mut memory)
+            set.stage(&mut memory)
                 .expect("memory is what it was")
-                .apply()
+                .write()
                 .expect("nobody else can write to it");
             assert!(memory == state, "patched memory is another state");
         }

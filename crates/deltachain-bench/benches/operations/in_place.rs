@@ -41,7 +41,7 @@ impl Engine {
             .eq(state.iter())
     }
 
-    fn lend(&mut self) -> deltachain::Result<LentState<'_>> {
+    fn lend(&mut self) -> deltachain::Result<LentState<&mut [u8]>> {
         LentState::new(
             self.0
                 .iter_mut()
@@ -80,7 +80,7 @@ impl<'a> Route<'a> {
     }
 
     /// From opening the links on.
-    fn prove(&self, memory: &mut LentState<'_>) -> deltachain::Result<Changes<HostLanes>> {
+    fn prove(&self, memory: &mut LentState<&mut [u8]>) -> deltachain::Result<Changes<HostLanes>> {
         let open = |file| LinkReader::open(file, &Limits::unlimited());
         let links = self
             .files
@@ -151,7 +151,7 @@ impl Group<'_> {
             let start = Instant::now();
             changes.write(&mut weights)?;
             let pause = start.elapsed();
-            changes.undo(&mut weights)?;
+            changes.put_back(&mut weights)?;
             Ok(pause)
         };
         pause()?;

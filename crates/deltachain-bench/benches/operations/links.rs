@@ -140,9 +140,9 @@ impl Group<'_> {
         let link = Link::of(self.pair, Profile::Compact)?;
         let mut patches = link.replay(|replay| replay.patches(base, base, u64::MAX, &()))?;
         let mut weights = base.clone();
-        patches.fit(&mut weights)?.apply()?;
+        patches.stage(&mut weights)?.write()?;
         let is_there = output::holds(&weights, target);
-        patches.fit(&mut weights)?.undo()?;
+        patches.stage(&mut weights)?.put_back()?;
         if !is_there || !output::holds(&weights, base) {
             return Err(format!("{name}: the exchange is not exact").into());
         }
@@ -150,11 +150,11 @@ impl Group<'_> {
         self.group.bench_function("the pause, 1 thread", |bencher| {
             bencher.iter(|| -> deltachain::Result<()> {
                 turn = !turn;
-                let mut ready = patches.fit(&mut weights)?;
+                let mut ready = patches.stage(&mut weights)?;
                 if turn {
-                    ready.apply()?;
+                    ready.write()?;
                 } else {
-                    ready.undo()?;
+                    ready.put_back()?;
                 }
                 Ok(())
             });

@@ -182,7 +182,7 @@ fn patch(link: &[u8], table: &StateTable, weights: &mut MemoryState) -> Result<f
     replay.push(&link)?;
     let mut patches = replay.patches(weights, weights, u64::MAX, &())?;
     let pause = Instant::now();
-    patches.fit(weights)?.apply()?;
+    patches.stage(weights)?.write()?;
     Ok(pause.elapsed().as_secs_f64())
 }
 

@@ -1,10 +1,10 @@
 //! Brings memory of the follower's own to versions of a chain: the changes are prepared and proven
-//! beside it, then exchanged with the values that it holds.
+//! beside it, then written.
 
 use std::time::Instant;
 
 use deltachain::chain::{Plan, VersionId};
-use deltachain::memory::{PatchSet, Ready};
+use deltachain::memory::{PatchSet, StagedPatches};
 use deltachain::tensor::{MemoryState, State, StateDigests, total_bytes};
 use deltachain::{Error, Result};
 
@@ -65,7 +65,7 @@ pub struct Memory {
     _scratch: Option<Scratch>,
 }
 
-/// The changes of a version, ready to be exchanged with what the memory holds.
+/// The changes of a version, ready to be written.
 #[derive(Debug)]
 pub struct OwnChanges {
     /// The version that the memory holds.
@@ -108,7 +108,7 @@ impl Follower<Memory> {
         View::joined(&self.place.memories)
     }
 
-    /// Makes the memory hold the prepared version: values are exchanged.
+    /// Makes the memory hold the prepared version: values are written.
     ///
     /// # Errors
     /// USAGE if the memory is not at the version any more that this was prepared for. Nothing has
@@ -132,9 +132,9 @@ impl Follower<Memory> {
         }
         change.is_applied = true;
         let mut memories = change.memories.take();
-        fit(&mut change.sets, memories.as_mut().unwrap_or(own))?
+        stage(&mut change.sets, memories.as_mut().unwrap_or(own))?
             .iter_mut()
-            .try_for_each(Ready::apply)?;
+            .try_for_each(StagedPatches::write)?;
         *own = memories.unwrap_or_else(|| std::mem::take(own));
         *holds = Some(held.clone());
         report.times.switch = began.elapsed();
@@ -186,7 +186,7 @@ impl Destination for Memory {
             ..
         }) = prepared.as_mut().map(|prepared| &mut prepared.change)
         {
-            fit(sets, &mut self.memories)?;
+            stage(sets, &mut self.memories)?;
         }
         Ok(prepared)
     }
@@ -226,7 +226,8 @@ impl Destination for Memory {
         let patch = reader.follow(plan, self, observer, received, |following, pushed| {
             following.patch(pushed, over)
         });
-        let (sets, shards, _) = patch?;
+        let followed = patch?;
+        let sets = followed.built;
         received.written += sets.iter().map(PatchSet::bytes).sum::<u64>();
         let change = OwnChanges {
             base: last.map(HeldVersion::held),
@@ -234,14 +235,17 @@ impl Destination for Memory {
             memories,
             is_applied: false,
         };
-        Ok((reader.version(plan, self, false, shards), change))
+        Ok((reader.version(plan, self, false, followed.shards), change))
     }
 }
 
 /// All sets with their memories, if they fit.
-fn fit<'m>(sets: &'m mut [PatchSet], memories: &'m mut [MemoryState]) -> Result<Vec<Ready<'m>>> {
+fn stage<'m>(
+    sets: &'m mut [PatchSet],
+    memories: &'m mut [MemoryState],
+) -> Result<Vec<StagedPatches<'m>>> {
     sets.iter_mut()
         .zip(memories)
-        .map(|(set, memory)| set.fit(memory))
+        .map(|(set, memory)| set.stage(memory))
         .collect()
 }

@@ -39,14 +39,14 @@ pub(super) struct Faults {
 pub(super) struct Seen {
     /// How often each stretch was filled: by row and first lane.
     pub(super) fills: BTreeMap<(usize, u64), usize>,
-    /// Lanes that were gathered, and that were exchanged.
+    /// Lanes that were gathered, and that were written.
     pub(super) gathered: usize,
-    pub(super) exchanged: usize,
+    pub(super) written: usize,
     /// The tensors whose sums were asked for.
     pub(super) summed: Vec<usize>,
 }
 
-/// Lanes that are to be exchanged.
+/// Lanes that are to be written.
 #[derive(Debug)]
 pub(super) struct Staged {
     width: usize,
@@ -186,7 +186,7 @@ impl Elsewhere {
         );
     }
 
-    fn write(&self, staged: &[Staged], is_new: bool) -> Result<()> {
+    fn put(&self, staged: &[Staged], is_new: bool) -> Result<()> {
         let mut rows = self.rows.lock().unwrap();
         for Staged {
             width,
@@ -200,7 +200,7 @@ impl Elsewhere {
                 take(&self.faults.writes)?;
                 if is_new {
                     take(&self.faults.new_values)?;
-                    self.seen.lock().unwrap().exchanged += span.count;
+                    self.seen.lock().unwrap().written += span.count;
                 }
                 for (row, bytes) in stretches(*width, span) {
                     rows[row][bytes].copy_from_slice(values.next().unwrap());
@@ -271,7 +271,7 @@ impl PlacedMemory for Elsewhere {
         })
     }
 
-    fn exchange(&mut self, staged: &[Staged]) -> Result<Option<(usize, usize)>> {
+    fn write(&mut self, staged: &[Staged]) -> Result<Option<(usize, usize)>> {
         {
             let rows = self.rows.lock().unwrap();
             for (
@@ -295,11 +295,11 @@ impl PlacedMemory for Elsewhere {
                 }
             }
         }
-        self.write(staged, true).map(|()| None)
+        self.put(staged, true).map(|()| None)
     }
 
     fn put_back(&mut self, staged: &[Staged]) -> Result<()> {
-        self.write(staged, false)
+        self.put(staged, false)
     }
 
     fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()> {

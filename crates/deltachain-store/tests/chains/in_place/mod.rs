@@ -204,7 +204,7 @@ fn scribbled(state: &MemoryState) -> Buffers {
         .collect()
 }
 
-fn lend(buffers: &mut Buffers) -> LentState<'_> {
+fn lend(buffers: &mut Buffers) -> LentState<&mut [u8]> {
     LentState::new(
         buffers
             .iter_mut()

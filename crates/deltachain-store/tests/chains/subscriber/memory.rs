@@ -111,7 +111,7 @@ fn buffers(state: &MemoryState) -> Buffers {
         .collect()
 }
 
-fn lend(buffers: &mut Buffers) -> LentState<'_> {
+fn lend(buffers: &mut Buffers) -> LentState<&mut [u8]> {
     LentState::new(
         buffers
             .iter_mut()
@@ -213,7 +213,7 @@ fn go(
     }
 }
 
-type Lent<'a> = Follower<InPlace<LentState<'a>>>;
+type Lent<'a> = Follower<InPlace<LentState<&'a mut [u8]>>>;
 
 fn copy_lent(subscriber: &Lent<'_>) -> MemoryState {
     MemoryState::copy_of(subscriber.memory().unwrap().state().unwrap()).unwrap()

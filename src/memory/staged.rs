@@ -1,18 +1,18 @@
-//! Writing the values of a set to the library's own memory: whatever can be found out is found out
-//! before, and there is a way back.
+//! Writing the values of a set to the library's own memory: whatever can fail is tried before, and
+//! there is a way back.
 
 use crate::error::{Error, Result};
+use crate::memory::lanes::write;
 use crate::memory::patch_set::{PatchSet, RunKind, shared};
-use crate::memory::placed::write;
 use crate::tensor::{MemoryState, State};
 
 impl PatchSet {
-    /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the
-    /// base, or the target if the set has been applied.
+    /// Checks all that could hinder writing; nothing is written yet. The memory must hold the base,
+    /// or the target if the set has been written.
     ///
     /// # Errors
     /// USAGE if the memory holds other tensors than the base, by name, dtype or shape.
-    pub fn fit<'m>(&'m mut self, memory: &'m mut MemoryState) -> Result<Ready<'m>> {
+    pub fn stage<'m>(&'m mut self, memory: &'m mut MemoryState) -> Result<StagedPatches<'m>> {
         let expected = if self.is_switched {
             &self.table.tensors
         } else {
@@ -23,23 +23,23 @@ impl PatchSet {
                 "the memory does not hold the tensors that the changes are for",
             ));
         }
-        Ok(Ready { set: self, memory })
+        Ok(StagedPatches { set: self, memory })
     }
 }
 
 /// A set and memory that it fits. Nothing that can be done now fails or allocates.
 #[derive(Debug)]
-pub struct Ready<'m> {
+pub struct StagedPatches<'m> {
     set: &'m mut PatchSet,
     memory: &'m mut MemoryState,
 }
 
-impl Ready<'_> {
+impl StagedPatches<'_> {
     /// Makes the memory hold the target. Nothing happens if it does already.
     ///
     /// # Errors
     /// None, if the memory is what it was when this was made.
-    pub fn apply(&mut self) -> Result<()> {
+    pub fn write(&mut self) -> Result<()> {
         if self.set.is_switched {
             return Ok(());
         }
@@ -57,8 +57,8 @@ impl Ready<'_> {
     /// Makes the memory hold the base again, bit for bit.
     ///
     /// # Errors
-    /// As for [`apply`](Self::apply).
-    pub fn undo(&mut self) -> Result<()> {
+    /// As for [`write`](Self::write).
+    pub fn put_back(&mut self) -> Result<()> {
         if self.set.is_switched {
             let PatchSet { over, other, .. } = &mut *self.set;
             self.memory.switch(other, &mut shared(over));
