@@ -1,6 +1,7 @@
 //! A new file that nobody sees before it is complete: written next to its place, brought to disk,
 //! renamed.
 
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -33,6 +34,11 @@ impl OutputFile {
             replace,
             file: BufWriter::new(file),
         })
+    }
+
+    /// The file, to be written in any order, by whoever does not write to its end.
+    pub(super) fn file(&self) -> &File {
+        self.file.get_ref().as_file()
     }
 
     /// Makes the file visible, at once and completely, after its bytes have reached the disk.

@@ -10,16 +10,17 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 use crate::files::beside::{check_out, folders_of, indexed, others};
 use crate::files::disk::{
-    check_directory, create_file, create_folder, is_absent, parent_of, persist, replace_directory,
+    check_directory, create_file, create_folder, is_absent, parent_of, replace_directory,
     sync_directory, temporary, write_at, writing,
 };
 use crate::files::file_source::FileSource;
 use crate::files::header::FileHeader;
+use crate::files::output_file::OutputFile;
 use crate::files::safetensors::{DataPlace, gather, locate};
 use crate::files::weight_map::index_text;
 use crate::files::write_back::WriteBack;
@@ -50,7 +51,7 @@ pub struct StagedSafetensors {
 
 #[derive(Debug)]
 enum StagingPlace {
-    File(NamedTempFile),
+    File(OutputFile),
     Directory {
         directory: TempDir,
         shards: Vec<(String, File)>,
@@ -118,10 +119,9 @@ impl StagedSafetensors {
             indexes.insert(name, text.map_err(|error| usage(error.to_string()))?);
         }
 
-        let parent = parent_of(out);
         let staging = if layout.is_directory() {
             let directory = temporary(0o777)
-                .tempdir_in(parent)
+                .tempdir_in(parent_of(out))
                 .map_err(|error| writing(error, out))?;
             let mut shards = Vec::with_capacity(headers.len());
             for (name, header) in layout
@@ -138,11 +138,9 @@ impl StagedSafetensors {
             }
             StagingPlace::Directory { directory, shards }
         } else {
-            let file = temporary(0o666)
-                .tempfile_in(parent)
-                .map_err(|error| writing(error, out))?;
+            let file = OutputFile::create(out, replace)?;
             for header in &headers {
-                begin(file.as_file(), header).map_err(|error| writing(error, out))?;
+                begin(file.file(), header).map_err(|error| writing(error, out))?;
             }
             StagingPlace::File(file)
         };
@@ -194,7 +192,7 @@ impl StagedSafetensors {
     /// IO.
     pub fn write_back_early(&mut self) -> Result<()> {
         let files = match &self.staging {
-            StagingPlace::File(file) => vec![file.as_file()],
+            StagingPlace::File(file) => vec![file.file()],
             StagingPlace::Directory { shards, .. } => shards.iter().map(|(_, file)| file).collect(),
         };
         let started = WriteBack::start(&files).map_err(|error| writing(error, &self.out))?;
@@ -218,7 +216,7 @@ impl StagedSafetensors {
                 .map_err(|error| writing(error, &self.out))?;
         }
         match self.staging {
-            StagingPlace::File(file) => persist(file, &self.out, self.replace)?,
+            StagingPlace::File(file) => file.commit()?,
             StagingPlace::Directory { directory, shards } => {
                 let mut folders = BTreeSet::new();
                 let mut files = BTreeSet::new();
@@ -263,7 +261,7 @@ impl StagedSafetensors {
 
     fn file(&self, place: DataPlace) -> Result<&File> {
         match &self.staging {
-            StagingPlace::File(file) => Some(file.as_file()),
+            StagingPlace::File(file) => Some(file.file()),
             StagingPlace::Directory { shards, .. } => shards.get(place.file).map(|(_, file)| file),
         }
         .ok_or_else(|| Error::usage("no such file in the layout"))

@@ -2,7 +2,7 @@
 //! each in `__metadata__`.
 
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use deltachain::files::{OutputFile, SafetensorsState};
@@ -127,7 +127,7 @@ pub(crate) fn write(
     while header.len() % 8 != 0 {
         header.push(' ');
     }
-    let mut file = BufWriter::new(OutputFile::create(path, true)?);
+    let mut file = OutputFile::create(path, true)?;
     let mut put = |bytes: &[u8]| {
         file.write_all(bytes)
             .map_err(|error| Error::io("writing", error).in_file(path))
@@ -135,24 +135,17 @@ pub(crate) fn write(
     put(&(header.len() as u64).to_le_bytes())?;
     put(header.as_bytes())?;
     entries.iter().try_for_each(|entry| put(&entry.bytes))?;
-    finish(file, path)?;
+    file.commit()?;
     Ok(8 + header.len() as u64 + end)
 }
 
 /// Writes a file of text that is there at once and whole, and gives its length.
 pub(crate) fn write_text(path: &Path, text: &[u8]) -> Result<u64> {
-    let mut file = BufWriter::new(OutputFile::create(path, true)?);
+    let mut file = OutputFile::create(path, true)?;
     file.write_all(text)
         .map_err(|error| Error::io("writing", error).in_file(path))?;
-    finish(file, path)?;
+    file.commit()?;
     Ok(text.len() as u64)
-}
-
-fn finish(file: BufWriter<OutputFile>, path: &Path) -> Result<()> {
-    let file = file
-        .into_inner()
-        .map_err(|error| Error::io("writing", error.into_error()).in_file(path))?;
-    file.commit()
 }
 
 /// Creates the directory that becomes that of a step, when its base has been read. What an
