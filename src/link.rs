@@ -46,6 +46,20 @@ pub struct LinkReader<S> {
     offsets: Vec<u64>,
 }
 
+impl<S> LinkReader<S> {
+    /// The same link, with another source of its bytes: what was read of it is not read again. The
+    /// caller knows that `source` has the same bytes, by their digest for example.
+    pub fn with_source<T>(self, source: T) -> LinkReader<T> {
+        LinkReader {
+            source,
+            header: self.header,
+            index: self.index,
+            parts: self.parts,
+            offsets: self.offsets,
+        }
+    }
+}
+
 impl<S: Source> LinkReader<S> {
     /// Reads and checks header and index.
     ///

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use deltachain::chain::{FileReference, Hop};
-use deltachain::{Error, FileSource, Result, Source};
+use deltachain::{Error, FileSource, LinkReader, Result, Source};
 
 use crate::access::copies::{FileRequest, FileStores};
 use crate::access::stored_link::StoredLink;
@@ -50,6 +50,9 @@ impl From<Error> for Blame {
         Self::Other(error)
     }
 }
+
+/// What has been read of the links of each shard: all but the segments.
+pub(crate) type OpenedLinks = Vec<Vec<LinkReader<()>>>;
 
 /// The links of a plan.
 pub(crate) struct Links<'a> {
@@ -205,21 +208,28 @@ impl<'a> Links<'a> {
         Ok(())
     }
 
-    /// The links of each shard, once all have been [settled](Self::settle): open files, whatever
-    /// becomes of the cache.
+    /// These links, of which `opened` has been read, in open files, whatever becomes of the cache.
+    /// All must have been [settled](Self::settle).
     ///
     /// # Errors
     /// USAGE if only parts of a link were fetched.
-    pub(crate) fn into_files(self) -> Result<Vec<Vec<FileSource>>> {
+    pub(crate) fn into_readers(
+        self,
+        opened: OpenedLinks,
+    ) -> Result<Vec<Vec<LinkReader<FileSource>>>> {
         let file = |link: FetchedLink<'_>| match link.bytes {
             LinkBytes::Here(file) => Ok(file),
             LinkBytes::Coming(download) => Ok(download.into_file()),
             LinkBytes::InStore(_) => Err(Error::usage("only parts of the link were downloaded")),
         };
-        self.shards
-            .into_iter()
-            .map(|links| links.into_iter().map(file).collect())
-            .collect()
+        let shards = self.shards.into_iter().zip(opened);
+        let readers = shards.map(|(links, opened)| {
+            let links = links.into_iter().zip(opened);
+            links
+                .map(|(link, opened)| Ok(opened.with_source(file(link)?)))
+                .collect()
+        });
+        readers.collect()
     }
 
     /// Why the links of a shard could not be opened or applied. The first question is whether the

@@ -236,9 +236,9 @@ impl Destination for Directory {
                 let build = reader.follow(plan, self, observer, received, |following, pushed| {
                     following.write(pushed, self.model.as_ref(), &model)
                 });
-                let (written, shards, _) = build?;
-                received.written += written;
-                shards
+                let followed = build?;
+                received.written += followed.built;
+                followed.shards
             }
         };
         match &self.other_files {

@@ -19,7 +19,7 @@ use crate::fallback::Fallback;
 use crate::fetching::links::{Blame, FetchTotals};
 use crate::following::follower::{Follower, FollowerOptions};
 use crate::following::found::{check_found, sums_of_all, sums_of_taken};
-use crate::following::opened::OpenLinks;
+use crate::following::opened::{LinkBase, OpenLinks};
 use crate::following::reach::{ChainReader, Destination, PreparedVersion, is_trusted, is_whole};
 use crate::following::selection::Selection;
 use crate::following::shard::BaseShard;
@@ -125,9 +125,9 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
     pub fn agreement(&self) -> Digest {
         let mut bytes = vec![u8::from(self.change.is_whole)];
         bytes.extend_from_slice(&self.held.commit.0);
-        for (table, sums) in self.change.links.bases() {
-            bytes.extend_from_slice(&table.digests.state.0);
-            for pieces in sums.into_iter().flat_map(|sums| &sums.tensors) {
+        for base in self.change.links.bases() {
+            bytes.extend_from_slice(&base.table.digests.state.0);
+            for pieces in base.sums.iter().flat_map(|sums| &sums.tensors) {
                 let pieces = pieces.as_deref();
                 bytes.extend_from_slice(
                     &pieces
@@ -335,35 +335,34 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         let building = InPhase::begin(observer, Phase::Build, 0);
         let budget = total_bytes(memory.places().tensors()).max(LEAST_BUDGET);
         let mut changes = Changes::new(budget);
-        let proven =
-            prepared
-                .change
-                .links
-                .bases()
-                .enumerate()
-                .try_for_each(|(shard, (base, _))| {
-                    prepared.change.links.replay(shard, |replay| {
-                        let work = replay.work();
-                        observer.begin(Phase::Build, work);
-                        let done = replay.in_place(memory, &mut changes, peers, &building);
-                        let is_refused = |error: &Error| {
-                            (error.class(), error.rule()) == (ErrorClass::Unsupported, None)
-                        };
-                        if !done.as_ref().is_err_and(is_refused) {
-                            return done;
+        let proven = prepared
+            .change
+            .links
+            .bases()
+            .enumerate()
+            .try_for_each(|(shard, base)| {
+                prepared.change.links.replay(shard, |replay| {
+                    let work = replay.work();
+                    observer.begin(Phase::Build, work);
+                    let done = replay.in_place(memory, &mut changes, peers, &building);
+                    let is_refused = |error: &Error| {
+                        (error.class(), error.rule()) == (ErrorClass::Unsupported, None)
+                    };
+                    if !done.as_ref().is_err_and(is_refused) {
+                        return done;
+                    }
+                    // All processes are refused, and all tell each other once more.
+                    let done = done.or_else(|refused| {
+                        if memory.state().is_none() {
+                            return Err(refused);
                         }
-                        // All processes are refused, and all tell each other once more.
-                        let done = done.or_else(|refused| {
-                            if memory.state().is_none() {
-                                return Err(refused);
-                            }
-                            observer.begin(Phase::Build, work);
-                            by_digests((replay, base), memory, &mut changes, &building)
-                        });
-                        let added = peers.add(&mut [], done.as_ref().err());
-                        done.and(added)
-                    })
-                });
+                        observer.begin(Phase::Build, work);
+                        by_digests((replay, &base.table), memory, &mut changes, &building)
+                    });
+                    let added = peers.add(&mut [], done.as_ref().err());
+                    done.and(added)
+                })
+            });
         prepared.report.times.build += began.elapsed();
         // If the observer ends the work, this says nothing about the memory.
         if let Err(error) = proven {
@@ -379,7 +378,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         Ok(())
     }
 
-    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is
+    /// Makes the memory hold the prepared version: values are written, or the whole version is
     /// loaded, which the observer sees as [building](Phase::Build), and compared with its sums. All
     /// processes that hold the memory do so, or all go back.
     ///
@@ -681,9 +680,9 @@ impl<M: PlacedMemory> InPlace<M> {
         let (Some(changes), Some(memory)) = (&mut prepared.change.changes, &mut self.memory) else {
             return error;
         };
-        let undone = changes.undo(memory);
-        let voted = peers.vote(undone.as_ref().err());
-        if undone.is_ok() && voted.is_ok_and(|failed| failed.is_none()) {
+        let put_back = changes.put_back(memory);
+        let voted = peers.vote(put_back.as_ref().err());
+        if put_back.is_ok() && voted.is_ok_and(|failed| failed.is_none()) {
             // If somebody has written to the memory, it is no version.
             self.fault = is_other(&error).then_some(Fallback::Proof);
         }
@@ -826,42 +825,40 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
         received: &mut FetchTotals,
     ) -> Result<(HeldVersion<()>, InPlaceChanges<M>), Blame> {
         let is_whole = is_whole(plan);
-        let ((bases, sums), shards, links) =
-            reader.follow(plan, self, observer, received, |following, pushed| {
-                following.begin(pushed)?;
-                // Not where they have nothing to tear.
-                let is_torn = self.fault == Some(Fallback::Torn);
-                if is_whole && (self.links_failed || self.last.is_some() && !is_torn) {
-                    following.prove(pushed)?;
-                }
-                let bases = pushed.iter().map(|pushed| {
-                    (
-                        pushed.shard.table.clone(),
-                        pushed.shard.sums.clone().filter(|_| !is_whole),
-                    )
-                });
-                // The sums at the end of an untrusted path are taken from its tensors, when these
-                // have been hashed.
-                let sums = |replay: Option<&StateSums>| {
-                    replay
-                        .filter(|_| is_trusted(plan))
-                        .cloned()
-                        .unwrap_or_default()
-                };
-                Ok((
-                    bases.collect::<Vec<_>>(),
-                    pushed
-                        .iter()
-                        .map(|pushed| sums(pushed.replay.sums()))
-                        .collect(),
-                ))
-            })?;
+        let followed = reader.follow(plan, self, observer, received, |following, pushed| {
+            following.begin(pushed)?;
+            // Not where they have nothing to tear.
+            let is_torn = self.fault == Some(Fallback::Torn);
+            if is_whole && (self.links_failed || self.last.is_some() && !is_torn) {
+                following.prove(pushed)?;
+            }
+            let bases = pushed.iter().map(|pushed| LinkBase {
+                table: pushed.shard.table.clone(),
+                sums: pushed.shard.sums.clone().filter(|_| !is_whole),
+            });
+            // The sums at the end of an untrusted path are taken from its tensors, when these
+            // have been hashed.
+            let sums = |replay: Option<&StateSums>| {
+                replay
+                    .filter(|_| is_trusted(plan))
+                    .cloned()
+                    .unwrap_or_default()
+            };
+            Ok((
+                bases.collect::<Vec<_>>(),
+                pushed
+                    .iter()
+                    .map(|pushed| sums(pushed.replay.sums()))
+                    .collect(),
+            ))
+        })?;
+        let (bases, sums) = followed.built;
+        let shards = followed.shards;
         let links = OpenLinks::new(
             bases,
-            links.into_files()?,
+            followed.links.into_readers(followed.opened)?,
             &reader.selection,
-            &reader.limits,
-        )?;
+        );
         let wanted = reader.selection.shards(plan.version, plan.shards.len())?;
         let files = plan.hops.iter().flat_map(|hop| {
             wanted

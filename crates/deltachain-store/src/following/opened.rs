@@ -1,7 +1,7 @@
 //! The links of a plan that has been followed, kept open: what comes of them goes to memory later.
 
 use deltachain::StateSums;
-use deltachain::{FileSource, Limits, LinkReader, Replay, Result, StateTable};
+use deltachain::{FileSource, LinkReader, Replay, Result, StateTable};
 
 use crate::following::selection::Selection;
 
@@ -15,48 +15,41 @@ pub(crate) struct OpenLinks {
 
 #[derive(Debug)]
 struct OpenShard {
-    /// The table that the links start from, and its sums where they are followed.
-    table: StateTable,
-    sums: Option<StateSums>,
+    base: LinkBase,
     links: Vec<LinkReader<FileSource>>,
 }
 
+/// What links of a shard start from.
+#[derive(Debug)]
+pub(crate) struct LinkBase {
+    pub(crate) table: StateTable,
+    /// Its sums, if the links are taken in place. Following sums takes a reading of each link's,
+    /// again for each replay.
+    pub(crate) sums: Option<StateSums>,
+}
+
 impl OpenLinks {
-    /// Opens the links in files whose digests were right. `bases` are the table that each shard
-    /// starts from, and its sums if the links are taken in place: following sums takes a reading of
-    /// each link's, again for each replay.
-    ///
-    /// # Errors
-    /// The errors of opening links; but they have been opened before.
+    /// The links of each shard, as they were opened when the plan was followed, with what they
+    /// start from.
     pub(crate) fn new(
-        bases: impl IntoIterator<Item = (StateTable, Option<StateSums>)>,
-        files: Vec<Vec<FileSource>>,
+        bases: Vec<LinkBase>,
+        links: Vec<Vec<LinkReader<FileSource>>>,
         selection: &Selection,
-        limits: &Limits,
-    ) -> Result<Self> {
-        let open = |((table, sums), files): ((StateTable, Option<StateSums>), Vec<FileSource>)| {
-            let links = files
-                .into_iter()
-                .map(|file| LinkReader::open(file, limits))
-                .collect::<Result<_>>()?;
-            Ok(OpenShard { table, sums, links })
-        };
+    ) -> Self {
         let shards = bases
             .into_iter()
-            .zip(files)
-            .map(open)
-            .collect::<Result<_>>()?;
-        Ok(Self {
+            .zip(links)
+            .map(|(base, links)| OpenShard { base, links })
+            .collect();
+        Self {
             shards,
             selection: selection.clone(),
-        })
+        }
     }
 
-    /// The table that each shard starts from, and its sums where they are followed.
-    pub(crate) fn bases(&self) -> impl Iterator<Item = (&StateTable, Option<&StateSums>)> {
-        self.shards
-            .iter()
-            .map(|shard| (&shard.table, shard.sums.as_ref()))
+    /// What the links of each shard start from.
+    pub(crate) fn bases(&self) -> impl Iterator<Item = &LinkBase> {
+        self.shards.iter().map(|shard| &shard.base)
     }
 
     /// Works with the links of one shard, for the tensors that are taken.
@@ -65,10 +58,10 @@ impl OpenLinks {
         shard: usize,
         work: impl FnOnce(&Replay<'_, FileSource>) -> Result<T>,
     ) -> Result<T> {
-        let OpenShard { table, sums, links } = &self.shards[shard];
+        let OpenShard { base, links } = &self.shards[shard];
         let is_taken = |name: &str| self.selection.takes(name);
-        let mut replay = Replay::of_part(table.clone(), &is_taken);
-        if let Some(sums) = sums {
+        let mut replay = Replay::of_part(base.table.clone(), &is_taken);
+        if let Some(sums) = &base.sums {
             replay = replay.with_sums(sums.clone());
         }
         links.iter().try_for_each(|link| replay.push(link))?;

@@ -19,7 +19,7 @@ use crate::access::store::Store;
 use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
-use crate::fetching::links::{Blame, FetchTotals, Links};
+use crate::fetching::links::{Blame, FetchTotals, Links, OpenedLinks};
 use crate::following::replay::{Layouts, PlanReplay, PushedShard};
 use crate::following::selection::Selection;
 use crate::following::shard::BaseShard;
@@ -31,6 +31,9 @@ use crate::observer::Observer;
 const AT_ODDS: [&str; 7] = [
     "R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13",
 ];
+
+/// The error if the chain does not have the version held any more.
+const BEHIND: [&str; 4] = ["R-CHN-04", "R-CHN-05", "R-CHN-13", "R-CHN-14"];
 
 /// Where versions go: a directory or memory.
 pub trait Destination: Sized {
@@ -142,6 +145,63 @@ struct PlanRequest {
     counts_seen: bool,
 }
 
+/// A plan whose links have been applied and proven.
+pub(crate) struct FollowedPlan<'a, T> {
+    /// What was made of the links.
+    pub(crate) built: T,
+    /// The shards as they are then.
+    pub(crate) shards: Vec<ShardRecord>,
+    pub(crate) links: Links<'a>,
+    pub(crate) opened: OpenedLinks,
+}
+
+/// An attempt to reach a version.
+#[derive(Clone, Copy)]
+enum Attempt {
+    Usual,
+    /// The same once more.
+    Again,
+    /// Another chain is taken.
+    OtherChain,
+    /// The chain may have gone back to this commit. Whether the error of the attempt before says
+    /// that it lies behind the version held.
+    Rollback {
+        commit: Digest,
+        is_chain_behind: bool,
+    },
+    /// As before, but to the version of that commit.
+    RollbackTo {
+        commit: Digest,
+        version: u64,
+    },
+}
+
+/// What the observer has been told of faults: each text once, and not too many.
+struct Told<'a> {
+    observer: &'a dyn Observer,
+    texts: BTreeSet<String>,
+}
+
+impl<'a> Told<'a> {
+    fn new(observer: &'a dyn Observer) -> Self {
+        Self {
+            observer,
+            texts: BTreeSet::new(),
+        }
+    }
+
+    fn tell(&mut self, text: String) {
+        if self.texts.len() > MOST_TOLD || !self.texts.insert(text.clone()) {
+            return;
+        }
+        if self.texts.len() > MOST_TOLD {
+            self.observer.remark("more faults are not shown");
+        } else {
+            self.observer.remark(&text);
+        }
+    }
+}
+
 /// Everything that is needed to reach versions, wherever they go.
 #[derive(Debug)]
 pub(crate) struct ChainReader {
@@ -214,64 +274,101 @@ impl ChainReader {
         to: &P,
         observer: &dyn Observer,
     ) -> ReachResult<P> {
-        let last = to.last();
+        let mut told = Told::new(observer);
+        let mut attempt = Attempt::Usual;
+        loop {
+            let request = self.request(attempt, version, to.last());
+            let error = match self.reach(request, to, observer, &mut told) {
+                Ok(reached) => {
+                    // Whichever chain that was, it is the one from here on.
+                    self.adopt.store(false, Ordering::Relaxed);
+                    return Ok(reached);
+                }
+                Err(error) => error,
+            };
+            match self.attempt_after(attempt, &error, version, to.last())? {
+                Some(next) => attempt = next,
+                None => return Err(error),
+            }
+        }
+    }
+
+    /// What is tried when an attempt has failed with this error; `None` if nothing is left.
+    fn attempt_after<At>(
+        &self,
+        failed: Attempt,
+        error: &Error,
+        version: Option<u64>,
+        last: Option<&HeldVersion<At>>,
+    ) -> Result<Option<Attempt>> {
+        let next = match failed {
+            // A document may have been damaged on its way, or have come from a cache that is older
+            // than the others.
+            Attempt::Usual if error.breaks(&AT_ODDS) => Some(Attempt::Again),
+            Attempt::Usual | Attempt::Again => {
+                let can_adopt = self.adopt.load(Ordering::Relaxed);
+                if error.breaks(&["R-CHN-13"]) && can_adopt {
+                    Some(Attempt::OtherChain)
+                } else if error.rule().is_some() && (last.is_some() || self.trust.is_some()) {
+                    self.new_rollback(last).map(|commit| Attempt::Rollback {
+                        commit,
+                        is_chain_behind: error.breaks(&BEHIND),
+                    })
+                } else {
+                    None
+                }
+            }
+            // The chain may have gone on from there. Then the first step is to that version.
+            Attempt::Rollback {
+                commit,
+                is_chain_behind: true,
+            } if version.is_none() && error.rule().is_some() => self
+                .find(commit)?
+                .map(|version| Attempt::RollbackTo { commit, version }),
+            Attempt::OtherChain | Attempt::Rollback { .. } | Attempt::RollbackTo { .. } => None,
+        };
+        Ok(next)
+    }
+
+    /// The plan that an attempt asks for.
+    fn request<At>(
+        &self,
+        attempt: Attempt,
+        version: Option<u64>,
+        last: Option<&HeldVersion<At>>,
+    ) -> PlanRequest {
         let usual = PlanRequest {
             version,
             held: last.map(HeldVersion::held),
             accept: None,
             counts_seen: true,
         };
-        let mut told = BTreeSet::new();
-        let mut reach = |request| self.reach(request, to, observer, &mut told);
-        let mut result = reach(usual);
-        let breaks = |result: &ReachResult<P>, rules: &[&str]| {
-            result.as_ref().is_err_and(|error| error.breaks(rules))
-        };
-        let breaks_some =
-            |result: &ReachResult<P>| result.as_ref().is_err_and(|error| error.rule().is_some());
-        if breaks(&result, &AT_ODDS) {
-            // A document may have been damaged on its way, or have come from a cache that is older
-            // than the others.
-            result = reach(usual);
-        }
-        // The version held is of use as long as the chain goes on from there.
-        if breaks(&result, &["R-CHN-13"]) && self.adopt.load(Ordering::Relaxed) {
-            result = reach(PlanRequest {
+        match attempt {
+            Attempt::Usual | Attempt::Again => usual,
+            // The version held is of use as long as the chain goes on from there.
+            Attempt::OtherChain => PlanRequest {
                 held: None,
                 counts_seen: false,
                 ..usual
-            });
-        } else if breaks_some(&result) && (last.is_some() || self.trust.is_some()) {
-            // Once, and not again when the version has been held.
-            let was_held = |last: &HeldVersion<P::At>, commit| {
-                last.commit == commit || last.accepted.contains(&commit)
-            };
-            let is_new = |commit: &Digest| last.is_none_or(|last| !was_held(last, *commit));
-            if let Some(commit) = self.rollback.filter(is_new) {
-                let is_back = breaks(&result, &["R-CHN-04", "R-CHN-05", "R-CHN-13", "R-CHN-14"]);
-                let back = PlanRequest {
-                    accept: Some(commit),
-                    ..usual
-                };
-                result = reach(back);
-                // The chain may have gone on from there. Then the first step is to that version.
-                if version.is_none()
-                    && is_back
-                    && breaks_some(&result)
-                    && let Some(older) = self.find(commit)?
-                {
-                    result = reach(PlanRequest {
-                        version: Some(older),
-                        ..back
-                    });
-                }
-            }
+            },
+            Attempt::Rollback { commit, .. } => PlanRequest {
+                accept: Some(commit),
+                ..usual
+            },
+            Attempt::RollbackTo { commit, version } => PlanRequest {
+                version: Some(version),
+                accept: Some(commit),
+                ..usual
+            },
         }
-        if result.is_ok() {
-            // Whichever chain that was, it is the one from here on.
-            self.adopt.store(false, Ordering::Relaxed);
-        }
-        result
+    }
+
+    /// The commit to which the chain may have gone back, unless it has been held: that counts once.
+    fn new_rollback<At>(&self, last: Option<&HeldVersion<At>>) -> Option<Digest> {
+        let commit = self.rollback?;
+        let was_held =
+            last.is_some_and(|last| last.commit == commit || last.accepted.contains(&commit));
+        (!was_held).then_some(commit)
     }
 
     /// The version whose commit has this digest, if it is one of the newest.
@@ -288,75 +385,36 @@ impl ChainReader {
         Ok(None)
     }
 
-    /// Plans and follows the plan, and plans again as long as there is another path. `told` holds
-    /// what the observer has been told.
+    /// Plans and follows the plan, and plans again as long as there is another path.
     fn reach<P: Destination>(
         &self,
-        PlanRequest {
-            version,
-            held,
-            accept,
-            counts_seen,
-        }: PlanRequest,
+        request: PlanRequest,
         to: &P,
         observer: &dyn Observer,
-        told: &mut BTreeSet<String>,
+        told: &mut Told<'_>,
     ) -> ReachResult<P> {
-        let planner = Planner::new(version, held, accept, &self.limits);
-        let planner = planner.shards(self.selection.numbers.iter().flatten().copied());
-        let planner = match &self.trust {
-            Some(trust) => trust.planner(planner, counts_seen),
-            None => planner,
-        };
-        let mut planner = if P::IS_IN_PLACE {
-            planner.in_place()
-        } else {
-            planner
-        };
-        let (mut times, mut received) = (PhaseTimes::default(), FetchTotals::default());
-        let tell = |text: String, told: &mut BTreeSet<String>| {
-            if told.len() <= MOST_TOLD && told.insert(text.clone()) {
-                let is_last = told.len() > MOST_TOLD;
-                observer.remark(if is_last {
-                    "more faults are not shown"
-                } else {
-                    &text
-                });
-            }
-        };
-        let mut tries = 0;
+        let mut planner = self.planner::<P>(request);
+        let mut times = PhaseTimes::default();
+        let mut received = FetchTotals::default();
+        let mut failures = 0;
         self.files.begin();
         loop {
             let began = Instant::now();
-            let list = |from, notes| {
-                if notes {
-                    self.store.listed_notes(from)
-                } else {
-                    self.store.listing(from)
-                }
-            };
-            let plan =
-                planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held));
+            let plan = self.plan(&mut planner);
             times.plan += began.elapsed();
             for fault in planner.passed_over() {
                 // Without a usable version here, a path from the version held is never one, and
                 // another line says why the version is loaded as a whole.
                 if to.base().is_some() || !fault.breaks(&["R-APP-01"]) {
-                    tell(format!("skipped a path: {fault}"), told);
+                    told.tell(format!("skipped a path: {fault}"));
                 }
             }
             let plan = plan?;
-            self.note_newest(version, &plan);
+            self.note_newest(request.version, &plan);
             if let Some(trust) = &self.trust {
                 trust.record(&plan, to.base().map(|held| held.commit), observer)?;
             }
-            let start = plan
-                .start
-                .as_deref()
-                .map(|shards| check_start(shards, to.base()));
-            if let Some(Err(error)) =
-                start.map(|start| start.and_then(|()| self.check_layouts(&plan, to)))
-            {
+            if let Err(error) = self.check_held(&plan, to) {
                 planner.fail_held(error);
                 continue;
             }
@@ -369,13 +427,12 @@ impl ChainReader {
             times.download = received.time;
             let failure = match made {
                 Ok((held, change)) => {
-                    let fallback = to.fault().or(to.base().map(|_| Fallback::NoRoute));
-                    let fallback = fallback.filter(|_| P::IS_IN_PLACE && is_whole(&plan));
+                    let fallback = why_whole(&plan, to);
                     if let Some(why) = fallback {
-                        tell(
-                            format!("version {} is loaded as a whole: {why}", plan.version),
-                            told,
-                        );
+                        told.tell(format!(
+                            "version {} is loaded as a whole: {why}",
+                            plan.version
+                        ));
                     }
                     self.cache
                         .trim()
@@ -408,10 +465,10 @@ impl ChainReader {
                 }
                 Err(failure) => failure,
             };
-            tries += 1;
+            failures += 1;
             match failure {
                 Blame::Shard(_, error) | Blame::Other(error) => return Err(error),
-                Blame::File(_, error) | Blame::Route(_, error) if tries == MOST_PATHS => {
+                Blame::File(_, error) | Blame::Route(_, error) if failures == MOST_PATHS => {
                     return Err(error);
                 }
                 Blame::File(file, error) => planner.fail_file(&file, error),
@@ -419,6 +476,48 @@ impl ChainReader {
                 Blame::Held(error) => planner.fail_held(error),
             }
         }
+    }
+
+    /// The planner for a request.
+    fn planner<P: Destination>(&self, request: PlanRequest) -> Planner {
+        let PlanRequest {
+            version,
+            held,
+            accept,
+            counts_seen,
+        } = request;
+        let planner = Planner::new(version, held, accept, &self.limits);
+        let planner = planner.shards(self.selection.numbers.iter().flatten().copied());
+        let planner = match &self.trust {
+            Some(trust) => trust.planner(planner, counts_seen),
+            None => planner,
+        };
+        if P::IS_IN_PLACE {
+            planner.in_place()
+        } else {
+            planner
+        }
+    }
+
+    /// The next plan, from the documents of the chain's own store.
+    fn plan(&self, planner: &mut Planner) -> Result<Plan> {
+        let list = |from, notes| {
+            if notes {
+                self.store.listed_notes(from)
+            } else {
+                self.store.listing(from)
+            }
+        };
+        planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held))
+    }
+
+    /// Whether a plan can start from what is held, and its layouts are right if it stays.
+    fn check_held<P: Destination>(&self, plan: &Plan, to: &P) -> Result<()> {
+        let Some(shards) = plan.start.as_deref() else {
+            return Ok(());
+        };
+        check_start(shards, to.base())?;
+        self.check_layouts(plan, to)
     }
 
     /// Notes the newest version of the chain. A plan for the head knows it; one for another version
@@ -491,8 +590,7 @@ impl ChainReader {
         )
     }
 
-    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards
-    /// are then. The links are given back.
+    /// Fetches the links of a plan, and lets `build` make something of them.
     pub(crate) fn follow<'a, P: Destination, T>(
         &'a self,
         plan: &'a Plan,
@@ -500,7 +598,7 @@ impl ChainReader {
         observer: &'a dyn Observer,
         received: &mut FetchTotals,
         build: impl FnOnce(&PlanReplay<'_>, &[PushedShard<'_>]) -> Result<T, Blame>,
-    ) -> Result<(T, Vec<ShardRecord>, Links<'a>), Blame> {
+    ) -> Result<FollowedPlan<'a, T>, Blame> {
         let wanted = self.selection.shards(plan.version, plan.shards.len())?;
         let (selection, limits) = (&self.selection, &self.limits);
         let layouts = self.layouts::<P>();
@@ -519,10 +617,15 @@ impl ChainReader {
         let in_parts = selection.patterns.is_some() && !is_hashed;
         let links = Links::fetch(access, in_parts, &plan.hops, &wanted, received)?;
         let shards = self.start(plan, &wanted, to)?;
-        let (built, shards) = following.run(&shards, &links, received, |pushed| {
+        let (built, shards, opened) = following.run(&shards, &links, received, |pushed| {
             build(&following, pushed)
         })?;
-        Ok((built, shards, links))
+        Ok(FollowedPlan {
+            built,
+            shards,
+            links,
+            opened,
+        })
     }
 
     /// The shards that a plan starts from.
@@ -548,6 +651,14 @@ impl ChainReader {
             )),
         }
     }
+}
+
+/// Why a version that would be taken in place is loaded as a whole, if it is.
+fn why_whole<P: Destination>(plan: &Plan, to: &P) -> Option<Fallback> {
+    if !P::IS_IN_PLACE || !is_whole(plan) {
+        return None;
+    }
+    to.fault().or(to.base().map(|_| Fallback::NoRoute))
 }
 
 /// Whether a plan starts from nothing.

@@ -12,7 +12,7 @@ use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::directory::held::ShardRecord;
 use crate::directory::room::check_room;
-use crate::fetching::links::{Blame, FetchTotals, FetchedLink, Links};
+use crate::fetching::links::{Blame, FetchTotals, FetchedLink, Links, OpenedLinks};
 use crate::following::selection::Selection;
 use crate::following::shard::BaseShard;
 use crate::following::view::View;
@@ -50,15 +50,16 @@ pub(crate) struct PushedShard<'a> {
 }
 
 impl PlanReplay<'_> {
-    /// Opens the links, lets `build` make something of them, and says what the shards are then. All
-    /// that `build` makes has been proven when this has returned without error, and not before.
+    /// Opens the links, lets `build` make something of them, and says what the shards are then, and
+    /// what has been read of the links. All that `build` makes has been proven when this has
+    /// returned without error, and not before.
     pub(crate) fn run<T>(
         &self,
         shards: &[BaseShard<'_>],
         links: &Links<'_>,
         received: &mut FetchTotals,
         build: impl FnOnce(&[PushedShard<'_>]) -> Result<T, Blame>,
-    ) -> Result<(T, Vec<ShardRecord>), Blame> {
+    ) -> Result<(T, Vec<ShardRecord>, OpenedLinks), Blame> {
         let is_taken = |name: &str| self.selection.takes(name);
         let mut opened = Vec::with_capacity(shards.len());
         for (place, shard) in shards.iter().enumerate() {
@@ -79,20 +80,22 @@ impl PlanReplay<'_> {
             blame => blame,
         })?;
         links.settle(received)?;
-        let record = pushed.iter().map(
-            |PushedShard {
-                 shard,
-                 replay,
-                 layout,
-                 is_proven,
-             }| ShardRecord {
-                number: shard.number,
-                table: replay.table().clone(),
-                layout: layout.to_json(),
-                proven: *is_proven,
-            },
-        );
-        Ok((built, record.collect()))
+        let shards = pushed.iter().map(|pushed| ShardRecord {
+            number: pushed.shard.number,
+            table: pushed.replay.table().clone(),
+            layout: pushed.layout.to_json(),
+            proven: pushed.is_proven,
+        });
+        let shards = shards.collect();
+        drop(pushed);
+        let without_sources = |readers: Vec<LinkReader<_>>| {
+            readers
+                .into_iter()
+                .map(|reader| reader.with_source(()))
+                .collect()
+        };
+        let opened = opened.into_iter().map(without_sources).collect();
+        Ok((built, shards, opened))
     }
 
     /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has
