@@ -161,10 +161,10 @@ fn total(rows: &[Row<'_>]) -> Row<'static> {
 
 fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
     let header = link.reader.header();
-    let profile = if link.reader.is_direct() {
-        "direct: no value is relative"
+    let values = if link.reader.is_direct() {
+        "no relative values"
     } else {
-        "compact: relative values"
+        "relative values"
     };
     let features = if header.compatible_features == 0 {
         "no optional features".to_owned()
@@ -173,7 +173,7 @@ fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
     };
     let mut lines = vec![
         format!("link      {}", printable_path(&link.path)),
-        format!("format    version {VERSION}, {features}; {profile}"),
+        format!("format    version {VERSION}, {features}; {values}"),
         format!(
             "base      {}{}",
             header.base,

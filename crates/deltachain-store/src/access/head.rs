@@ -30,9 +30,8 @@ impl Store {
             let lists = lists.map(|(folder, after)| self.list(Some(folder), after, usize::MAX));
             try_join_all(lists).await
         })?;
-        Ok(Listing::new(
-            lists.iter().flatten().map(|object| object.name.to_string()),
-        ))
+        let names = lists.iter().flatten().map(|object| object.name);
+        Ok(Listing::default().with(names))
     }
 
     /// The versions from this one on that have routes documents, whatever their content.
