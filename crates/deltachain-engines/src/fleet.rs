@@ -284,6 +284,15 @@ impl FleetState {
             .is_some_and(|target| target.commit == commit)
     }
 
+    fn tell(&mut self, server: &Server, target: &Target, took: Duration, result: AttemptResult) {
+        self.news.push(News {
+            server: server.url.clone(),
+            version: target.version.number,
+            took,
+            result,
+        });
+    }
+
     fn has_been_tried(&self) -> bool {
         let is_tried = |followed: &FollowedServer| {
             followed.busy.is_none()
@@ -443,13 +452,7 @@ impl FleetCore {
         followed.next = Some(Instant::now() + self.poll);
         let is_written = result.is_none() && followed.record == before;
         if let Some(result) = result {
-            let (server, version) = (server.url.clone(), target.version.number);
-            state.news.push(News {
-                server,
-                version,
-                took: began.elapsed(),
-                result,
-            });
+            state.tell(server, target, began.elapsed(), result);
         }
         if !is_written {
             self.write(&mut state);
@@ -506,13 +509,7 @@ impl FleetCore {
             is_waited_for: true,
             pause: READY_POLL,
         };
-        let (server, version) = (record.url.clone(), target.version.number);
-        state.news.push(News {
-            server,
-            version,
-            took: Duration::ZERO,
-            result,
-        });
+        state.tell(&self.servers[at], target, Duration::ZERO, result);
         self.write(state);
     }
 
@@ -537,12 +534,8 @@ impl FleetCore {
         let mut state = self.lock();
         let is_told = std::mem::replace(&mut state.servers[at].is_told_unchecked, true);
         if !is_told {
-            state.news.push(News {
-                server: self.servers[at].url.clone(),
-                version: target.version.number,
-                took: Duration::ZERO,
-                result: AttemptResult::Unchecked(why),
-            });
+            let result = AttemptResult::Unchecked(why);
+            state.tell(&self.servers[at], target, Duration::ZERO, result);
         }
     }
 
