@@ -21,11 +21,10 @@ use crate::tensor::{
 };
 
 crate::setters! {
-    /// How to make a link.
+    /// Options for making a link.
     #[derive(Debug, Clone)]
     pub struct DiffOptions<'a> {
-        /// How values are coded: the smallest file, or what readers need that do not have all of
-        /// the base at hand.
+        /// The profile: the smallest file, or a coding for readers that cannot read the whole base.
         pub profile: Profile = Profile::default(),
         /// The base's digests, if they are known: a publisher has them from the report of the link
         /// before this one. They save hashing the base. `None`: they are computed. If they are not

@@ -43,7 +43,7 @@ pub(crate) fn in_order<I: Sync, C, T: Send>(
 
 /// Results that have been made.
 struct ResultQueue<T, F> {
-    /// How many items are done.
+    /// Number of items done.
     taken: usize,
     early: BTreeMap<usize, Result<T>>,
     /// Something has failed, which need not be the first failure.

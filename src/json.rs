@@ -33,15 +33,15 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(
             .take(error.line().saturating_sub(1))
             .map(str::len)
             .sum();
-        // Of what is no JSON, the last character that was read is the wrong one.
+        // For a syntax error, the wrong character is the last one read.
         let read = before + error.column().saturating_sub(error.is_syntax().into());
         let read = text.get(..read).unwrap_or(text);
-        // Where the number or word begins that is wrong.
+        // Start of the wrong number or word.
         let at = read
             .trim_end_matches(|c: char| c.is_ascii_alphanumeric() || "+-.".contains(c))
             .len();
         let told = error.to_string();
-        // The place is told as all errors tell it.
+        // The offset goes into the error's own field.
         refuse(
             at,
             &printable(&told.rsplit_once(" at line ").map_or(&*told, |(why, _)| why)),

@@ -1,8 +1,8 @@
-//! How a state is spread over safetensors files (SPEC section 12): which file holds which tensors
-//! and `__metadata__`.
+//! Layouts of states (SPEC section 12): which safetensors file holds which tensors and
+//! `__metadata__`.
 //!
-//! A layout is not part of a state. A link carries it as JSON in its metadata where the base's does
-//! not fit the target. Each layout has exactly one such text.
+//! A layout is not part of a state. A link carries a layout as JSON in its metadata if the layout
+//! of the base does not fit the target. Each layout has exactly one such text.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,7 +22,7 @@ pub const LAYOUT_KEY: &str = "deltachain.layout";
 /// The end of the name of each file of a layout.
 pub(crate) const FILE_SUFFIX: &str = ".safetensors";
 
-/// How a state is spread over safetensors files (SPEC section 12).
+/// Distribution of a state over safetensors files (SPEC section 12).
 ///
 /// It has at least one file. Either all files have names, which then keep R-LAY-01, or there is one
 /// file without name.

@@ -103,7 +103,7 @@ impl<S: Source> LinkReader<S> {
         &self.header
     }
 
-    /// Where the link's bytes come from.
+    /// The source of the link's bytes.
     pub fn source(&self) -> &S {
         &self.source
     }

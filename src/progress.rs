@@ -1,4 +1,4 @@
-//! How long work tells how far it is, and how its caller stops it.
+//! Progress reports of long operations, and their cancellation.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Debug for dyn Progress + '_ {
     }
 }
 
-/// Progress that nobody watches: it is not reported, and does not end the work.
+/// Ignores reports, and never cancels.
 impl Progress for () {
     fn advance(&self, _bytes: u64) -> Result<()> {
         Ok(())

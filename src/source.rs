@@ -1,4 +1,4 @@
-//! Where the bytes of a link come from: anything that gives ranges.
+//! Sources of a link's bytes: anything that can read ranges.
 
 use crate::error::{Error, Result};
 

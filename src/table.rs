@@ -82,7 +82,7 @@ impl StateTable {
     }
 }
 
-/// Where a tensor of the target comes from.
+/// Origin of a tensor of the target.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     /// The base's tensor with this number, or zeros.

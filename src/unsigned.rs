@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// A version that the store has, and that not as many of the trusted keys have signed as the quorum
-/// says: a stranger's, or one that somebody has still to sign. Or the trust is not the one that the
-/// chain needs.
+/// A version in the store that fewer trusted keys have signed than the quorum requires: a stranger
+/// published it, or a signature is still to come, or the trusted keys are not the keys of this
+/// chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnsignedVersion {
     /// The version.
     pub version: u64,
-    /// How many of the trusted keys have signed it.
+    /// Number of trusted keys that signed it.
     pub(crate) signed_by: usize,
-    /// How many have to.
+    /// Number of trusted keys that must sign.
     pub(crate) quorum: usize,
 }
 

@@ -1,5 +1,5 @@
-//! How documents of a chain fit each other, and links and shards the commit (SPEC section 19, steps
-//! 3 to 6).
+//! Checks that the documents of a chain fit each other, and that links and shards fit the commit
+//! (SPEC section 19, steps 3 to 6).
 
 use crate::chain::{Commit, ObjectName, Route, RoutesDocument};
 use crate::error::{Error, Result};

@@ -17,7 +17,7 @@ use crate::tensor::Digest;
 
 /// The version of documents that this library reads and writes.
 const VERSION: u64 = 1;
-/// How every document of every version begins.
+/// The first bytes of every document.
 const OPENING: &str = "{\"deltachain\":";
 /// The highest generation that a name can hold.
 const MAX_GENERATION: u64 = 9_999_999_999;
@@ -238,8 +238,8 @@ impl ChainDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is
-    /// written that one cannot read.
+    /// Same errors as [`parse`](Self::parse) with the limits that every reader supports: a document
+    /// that some reader could not parse is not written.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
@@ -287,8 +287,8 @@ impl Commit {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is
-    /// written that one cannot read.
+    /// Same errors as [`parse`](Self::parse) with the limits that every reader supports: a document
+    /// that some reader could not parse is not written.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
@@ -319,8 +319,8 @@ impl RoutesDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is
-    /// written that one cannot read.
+    /// Same errors as [`parse`](Self::parse) with the limits that every reader supports: a document
+    /// that some reader could not parse is not written.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
@@ -401,9 +401,9 @@ fn check_size_of_assets(assets: &[Asset], limits: &Limits) -> Result<()> {
 }
 
 impl Route {
-    /// How routes of a document are ordered (R-DOC-04): by where they come from, nothing first;
-    /// then by their bytes; then by the digests of their files. No two routes of a document are
-    /// equal in all of these.
+    /// The order of the routes in a document (R-DOC-04): by the version they start from, the empty
+    /// state first; then by their bytes; then by the digests of their files. No two routes of a
+    /// document are equal in all of these.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
         let digests = |route: &Self| {
             route

@@ -40,7 +40,7 @@ impl Commit {
 #[derive(Debug, Clone, Default)]
 pub struct LayoutProof {
     is_proven: bool,
-    /// How many routes have been followed.
+    /// Number of routes followed.
     routes: usize,
     /// The route that the layout comes from: the one at fault if it is another one. `None` for what
     /// is held.
@@ -96,7 +96,7 @@ impl LayoutProof {
     /// Compares the digest of the layout with the one that a commit names, if it does.
     ///
     /// # Errors
-    /// As [`follow`](Self::follow).
+    /// Same errors as [`follow`](Self::follow).
     pub fn compare(
         &mut self,
         named: Option<&Digest>,

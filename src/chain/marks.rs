@@ -95,12 +95,12 @@ impl Commit {
 }
 
 impl RoutesDocument {
-    /// As [`Commit::direct_routes`].
+    /// Same as [`Commit::direct_routes`], for the routes of this document.
     pub fn direct_routes(&self) -> Vec<bool> {
         direct(&self.metadata, &self.routes)
     }
 
-    /// As [`Commit::mark_direct`].
+    /// Same as [`Commit::mark_direct`], for the routes of this document.
     pub fn mark_direct(&mut self, is_direct: impl Fn(&Route) -> bool) {
         DIRECT.set(&mut self.metadata, &self.routes, is_direct);
     }

@@ -3,8 +3,9 @@
 //! bytes of routes that are not known to be direct come before all that; for the cheapest path in
 //! place, those of routes that are not known to be takeable in place.
 //!
-//! Costs are reckoned backwards, from the version wanted. So they need the routes of no version
-//! below those looked at, and tell what the cheapest path through a lower version costs at least.
+//! Costs are reckoned backwards, from the version wanted. So the routes of lower versions are not
+//! needed, and the costs so far bound the cost of the cheapest path through a lower version from
+//! below.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

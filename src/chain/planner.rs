@@ -41,7 +41,7 @@ const LONG_TIME: u64 = 4096;
 pub struct Planner {
     /// `None` if the head is wanted, until it is known.
     pub(super) wanted: Option<u64>,
-    /// As long as paths may start from it.
+    /// The held version, as long as paths may start from it.
     pub(super) held: Option<VersionId>,
     /// If only signed versions are taken.
     pub(super) signatures: Option<Signatures>,
@@ -54,7 +54,7 @@ pub struct Planner {
     order: Order,
     /// The highest of the shards that are taken, if they are not all.
     last_shard: Option<usize>,
-    /// How far below the one wanted a version held is of no use.
+    /// A held version that is this many versions below the wanted one is of no use.
     long_time: u64,
     /// The version from which on the chain was listed last, and what the list has shown.
     pub(super) listed: Option<(u64, Listing)>,
@@ -70,7 +70,7 @@ pub struct Planner {
     has_looked_twice: bool,
     /// Objects that have been asked for and not been supplied.
     pub(super) asked: BTreeSet<ObjectName>,
-    /// Objects that have been supplied and not been looked at.
+    /// Objects that were supplied but not read yet.
     pub(super) supplied: BTreeMap<ObjectName, Result<Option<ReceivedDocument>>>,
     /// Digest of the chain document.
     pub(super) chain: Option<Digest>,

@@ -10,7 +10,7 @@ use crate::plain_name::lies_in;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
-/// How many seconds an attempt may take (R-PUB-08).
+/// Longest duration of an attempt, in seconds (R-PUB-08).
 const LONGEST: u64 = 20 * 3600;
 
 /// The parent of the next commit: the head's commit, or the chain document if there is no version

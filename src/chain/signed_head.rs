@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
-/// Versions that are looked at together, at most, when the highest ones turn out not to be signed.
+/// Maximum number of versions whose notes are read together when the highest versions are not
+/// signed.
 const MAX_STRIDE: usize = 64;
 
 impl Planner {

@@ -12,7 +12,7 @@ use crate::codec::x86;
 /// Lanes of a block. The last block of a part may be shorter.
 pub(crate) const BLOCK: usize = 64;
 
-/// Blocks of a stretch: as many as are looked at together.
+/// Number of blocks in a stretch; a stretch is scanned in one go.
 pub(crate) const BLOCKS: usize = 64;
 
 /// Lanes of a stretch. The last stretch of a part may be shorter.
@@ -169,7 +169,7 @@ pub(crate) fn first(length: usize) -> u64 {
 #[inline(always)]
 pub(crate) fn select(set: u64, rank: u64) -> u32 {
     const EACH: u64 = u64::MAX / 255;
-    // How many bits there are up to and with each byte.
+    // Number of bits set up to and including each byte.
     let pairs = set - (set >> 1 & (EACH * 0x55));
     let nibbles = (pairs & (EACH * 0x33)) + (pairs >> 2 & (EACH * 0x33));
     let sums = ((nibbles + (nibbles >> 4)) & (EACH * 0x0F)).wrapping_mul(EACH);

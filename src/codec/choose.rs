@@ -1,5 +1,5 @@
-//! How the encoder chooses the contexts of a segment: lanes whose exponents change at a similar
-//! rate share one.
+//! Chooses the contexts of a segment: lanes whose exponents change at a similar rate share a
+//! context.
 //!
 //! The chance that a weight changes depends on its ULP, and so on its exponent. Where every lane
 //! changes, the size of the change depends on it, too. One figure covers both: the rate, the chance

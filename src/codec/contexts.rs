@@ -50,8 +50,8 @@ impl<L: Lane> Contexts<L> {
         }
     }
 
-    /// The key by which lanes are told apart: the first byte of the exponent, or the context where
-    /// that byte is not enough.
+    /// The key that separates lanes: the first byte of the exponent, or the context where that byte
+    /// is not enough.
     #[inline(always)]
     fn key(&self, lane: L) -> u8 {
         if L::BITS < 64 || self.long.is_empty() {
@@ -141,9 +141,9 @@ pub(crate) struct Members {
     keys: [Block<u8>; BLOCKS],
     /// The lanes of each context and of those after it. Then those that are not there.
     from: [From; MAX_CONTEXTS + 1],
-    /// How many members each context has.
+    /// Number of members of each context.
     counts: [u16; MAX_CONTEXTS],
-    /// How many blocks the stretch has less than others.
+    /// Number of blocks that the stretch lacks compared with a full one.
     absent: usize,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct Members {
 struct From {
     /// In each block.
     sets: [u64; BLOCKS],
-    /// How many there are until the end of each block; 0 where there is no block.
+    /// Number of members up to the end of each block; 0 where there is no block.
     sums: [u16; BLOCKS],
 }
 
@@ -186,7 +186,7 @@ impl Members {
         }
     }
 
-    /// How many members a context has.
+    /// Number of members of a context.
     pub(crate) fn count(&self, context: usize) -> u32 {
         self.counts[context].into()
     }
@@ -206,7 +206,7 @@ impl Members {
         }
     }
 
-    /// How many members come before a lane, which is one itself.
+    /// Number of members before a lane, which is a member itself.
     #[inline(always)]
     pub(crate) fn rank(&self, context: usize, lane: usize) -> u32 {
         let (from, beyond) = (&self.from[context], &self.from[context + 1]);
@@ -237,7 +237,8 @@ impl MemberCursor<'_> {
         if rank >= self.end {
             let until = |block: usize| self.from.sums[block] - self.beyond.sums[block];
             let following = (self.block + 1) % BLOCKS;
-            // All sums are looked at, because a search would depend on the data with every step.
+            // Compares with all sums, because each step of a binary search would depend on the
+            // data.
             self.block = if rank < until(following) {
                 following
             } else {

@@ -484,8 +484,8 @@ pub(crate) struct PartPatch<'a, L> {
     runs: [CodedRun<'a, L>; MAX_CONTEXTS],
     /// Members of each context that have been passed.
     members: [u64; MAX_CONTEXTS],
-    /// How many more are passed before the next coded lane of each context; very many if there is
-    /// none.
+    /// Number of lanes of each context to skip before the next coded one; a huge number if no coded
+    /// lane is left.
     until: [u64; MAX_CONTEXTS],
 }
 

@@ -36,7 +36,7 @@ const METHODS: [Method; 4] = [
     (Positions::Dense, false),
 ];
 
-/// Where it stands among them.
+/// Index of a method among all methods.
 fn place((positions, is_relative): Method) -> usize {
     2 * usize::from(!is_relative) + usize::from(positions == Positions::Dense)
 }
@@ -76,7 +76,7 @@ struct Samples<'a, L: Lane> {
     kind: LaneKind<L>,
     pieces: &'a [PieceInput<'a>],
     profile: Profile,
-    /// How each piece is coded; `None` if that is seen when it is at hand.
+    /// The coding of each piece; `None` if it is chosen when the piece is read.
     plans: Vec<Option<PieceMethod>>,
     small: Rates,
 }

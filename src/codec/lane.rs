@@ -127,8 +127,8 @@ macro_rules! with_lane {
 }
 pub(crate) use with_lane;
 
-/// How the lanes of a dtype are read: whether as sign and magnitude, and where their exponent field
-/// is.
+/// Interpretation of the lanes of a dtype: whether they are sign and magnitude, and the place of
+/// the exponent field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaneKind<L> {
     sign_magnitude: bool,

@@ -69,7 +69,7 @@ impl PieceSink for () {
     }
 }
 
-/// How a piece is coded: its positions, and whether values are relative.
+/// The coding of a piece: its positions, and true if its values are relative.
 pub(super) type Method = (Positions, bool);
 
 /// Whether the small coding is the shorter one for `all` differences, if `long` of them do not fit

@@ -1,7 +1,7 @@
-//! How to code pieces, estimated from a sample of their lanes before all of them are read.
+//! Estimates the best coding of pieces from a sample of their lanes, before all lanes are read.
 //!
-//! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are
-//! sorted into the contexts that the sample has led to. Only sizes depend on it.
+//! Reading takes most of the encoder's time. So pieces are read once, and their lanes are sorted
+//! into the contexts that the sample suggests. The estimate affects only the size of the link.
 
 use crate::codec::blocks::{BLOCK, BLOCKS, Compare, LanePlaces, STRETCH, Work, dispatch, padded};
 use crate::codec::choose::OWN_RATES_FROM;
@@ -12,7 +12,7 @@ use crate::codec::statistics::{
 };
 use crate::format::coding::Positions;
 
-/// Lanes that are looked at in one turn, if the pieces have at least twice as many. They are spread
+/// Number of lanes sampled in one turn, if the pieces have at least twice as many. They are spread
 /// over all lanes: each turn takes every n-th stretch (or small piece), n being the number of
 /// turns, and the next turn the stretches beside these.
 const TURN: usize = 1 << 16;
@@ -23,11 +23,11 @@ const MOST_TURNS: usize = 17;
 /// After this many changes there are no more turns.
 const ENOUGH: u64 = 2048;
 
-/// How to code a piece.
+/// The chosen coding of a piece.
 pub(super) struct PieceMethod {
-    /// `None` if all lanes have been looked at, and none changes.
+    /// `None` if all lanes were compared and no lane changes.
     pub(super) method: Option<Method>,
-    /// How often lanes change, by exponent; `None` if that is not known.
+    /// Rates of change by exponent; `None` if unknown.
     pub(super) rates: Option<ExponentStatistics>,
 }
 
@@ -59,8 +59,8 @@ impl Fraction {
     }
 }
 
-/// How often the lanes of small pieces change that are coded as differences, by exponent: at sparse
-/// positions, and at all.
+/// Rates of change by exponent of lanes in small pieces coded as differences: at sparse positions,
+/// and overall.
 pub(super) struct Rates {
     pub(super) sparse: ExponentStatistics,
     pub(super) dense: ExponentStatistics,
@@ -134,7 +134,7 @@ pub(super) struct PieceLanes<'a, L: Lane> {
 struct Sample {
     /// Lanes that change, about.
     changed: u64,
-    /// Whether the whole piece was looked at, not a part of it.
+    /// True if the sample is the whole piece.
     is_whole: bool,
     /// Differences by the length of their magnitude in bits, if values may be relative.
     lengths: [u64; 65],
@@ -178,15 +178,15 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         self.target.len() < OWN_RATES_FROM
     }
 
-    /// The cheapest method, as far as a sample tells. `None` if all lanes have been looked at, and
-    /// none changes.
+    /// The cheapest method, as far as a sample tells. `None` if all lanes were compared and no lane
+    /// changes.
     pub(super) fn method(&self, places: &mut LanePlaces) -> Option<Method> {
         let bits = |lanes: &Self, sample: &Sample| {
             let position_bits = subset_bits(sample.changed, lanes.target.len() as u64);
             (position_bits, position_bits + sample.difference_bits::<L>())
         };
-        // Where the first of them cost half of what dense ones do, and less, the others need not be
-        // looked at.
+        // If the first of them cost at most half of what dense positions do, the others need not be
+        // estimated.
         if let Some(target) = self
             .target
             .get(..STRETCH)
@@ -319,7 +319,7 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         if 1.01 * sparse < dense {
             return Some((Positions::Sparse, relative));
         }
-        // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
+        // If differences are as long as the lanes themselves, the new bits alone may be shorter.
         let absolute =
             relative && (self.is_local || self.plane_bits(false, false) * float(lanes) < dense);
         Some((Positions::Dense, relative && !absolute))

@@ -115,7 +115,7 @@ pub(crate) fn log2(value: f64) -> f64 {
             + square * (0.961_796_69 + square * (0.577_078_02 + square * 0.412_198_6)))
 }
 
-/// How often lanes of each exponent field occur and change, and how far.
+/// Occurrences, changes and sizes of changes of lanes, for each value of the exponent field.
 #[derive(Debug, Clone)]
 pub(crate) struct ExponentStatistics {
     pub(crate) all: Vec<u64>,

@@ -10,7 +10,7 @@ pub(crate) fn union(lists: &mut [&mut Vec<u32>]) -> Vec<u32> {
 
 struct Union<'a, 'n>(&'a mut [&'n mut Vec<u32>]);
 
-/// Words of a stretch of numbers that are looked at together: few enough for the nearest cache.
+/// Number of words of a stretch that are scanned together: they fit in the L1 cache.
 const WORDS: usize = 1 << 10;
 const WORDS_U32: u32 = 1 << 10;
 

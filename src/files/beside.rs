@@ -75,7 +75,7 @@ pub(super) fn others(
     let folders: BTreeSet<&str> = indexed.keys().map(|name| folder_of(name)).collect();
     let is_free = |name: &OsString| {
         let name = name.to_string_lossy();
-        // If a folder had two indexes, nobody would know which one counts.
+        // With two indexes in a folder, a reader could not tell which one applies.
         if name.ends_with(INDEX_SUFFIX) && folders.contains(folder_of(&name)) {
             return false;
         }

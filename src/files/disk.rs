@@ -186,8 +186,8 @@ fn is_real_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// Makes the folder of a path name in a directory that nobody else writes to, and the folders that
-/// it lies in. It never goes through a symbolic link.
+/// Creates the folder of a path name, and its parent folders, in a directory that no other process
+/// writes to. Never follows a symbolic link.
 pub(super) fn create_folder(directory: &Path, folder: &str) -> io::Result<()> {
     for (end, _) in folder.match_indices('/') {
         let path = directory.join(&folder[..end]);

@@ -34,7 +34,8 @@ const NO_MODELS: [(&[&str], &str, &str); 3] = [
         "its folder snapshots/REVISION",
     ),
 ];
-/// Where repositories of models keep the same model once more, in the format of its makers.
+/// The folder in which model repositories keep a second copy of the model, in the original format
+/// of its authors.
 const ORIGINAL: &str = "original";
 /// The name of a folder that file systems have at their root, closed to users.
 const LOST: &str = "lost+found";

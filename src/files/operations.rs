@@ -39,8 +39,8 @@ pub struct ApplyReport {
 /// layout where that is needed (SPEC section 12); other files of the directories are not in it.
 ///
 /// # Errors
-/// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`]; USAGE if `out` is
-/// an input, or lies in one.
+/// Same errors as [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`]; USAGE if
+/// `out` is an input, or lies in an input.
 pub fn diff(
     base: &Path,
     target: &Path,
@@ -55,7 +55,8 @@ pub fn diff(
     )
 }
 
-/// Writes to `out` a link that needs no base: a model as a whole. All else as for [`diff`].
+/// Writes to `out` a link that needs no base, and so contains a whole model. Otherwise works like
+/// [`diff`].
 ///
 /// # Errors
 /// As for [`diff`].
@@ -63,7 +64,7 @@ pub fn snapshot(state: &Path, out: &Path, options: &FileOptions<'_>) -> Result<D
     diff_opened(None, &SafetensorsState::open(state)?, out, options)
 }
 
-/// As [`diff`] of models that are open; without a base, as [`snapshot`].
+/// Works like [`diff`] on models that are already open; without a base, like [`snapshot`].
 ///
 /// # Errors
 /// As for [`diff`].

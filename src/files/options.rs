@@ -1,4 +1,4 @@
-//! How links and models are written as files.
+//! Options for writing links and models as files.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::limits::Limits;
 use crate::progress::Progress;
 
 crate::setters! {
-    /// How the functions of this module that write files do it.
+    /// Options of the functions in this module that write files.
     #[derive(Debug, Clone)]
     pub struct FileOptions<'a> {
         /// Replace what exists at the output's path: a file, or a directory that holds only plain

@@ -1,4 +1,4 @@
-//! A new file that nobody sees before it is complete: written next to its place, brought to disk,
+//! A new file that becomes visible when it is complete: written next to its place, synced, then
 //! renamed.
 
 use std::fs::File;
@@ -36,7 +36,7 @@ impl OutputFile {
         })
     }
 
-    /// The file, to be written in any order, by whoever does not write to its end.
+    /// The file, for writers that write at offsets and do not use [`Write`].
     pub(super) fn file(&self) -> &File {
         self.file.get_ref().as_file()
     }

@@ -31,7 +31,7 @@ const PARTS: [&str; 2] = ["model_index.json", "modules.json"];
 #[derive(Debug)]
 pub struct SafetensorsState {
     path: PathBuf,
-    /// As many as the layout has files, in their order.
+    /// One for each file of the layout, in the same order.
     shards: Vec<ShardFile>,
     layout: Layout,
     tensors: Vec<TensorInfo>,
@@ -54,7 +54,7 @@ struct ShardFile {
     header: FileHeader,
 }
 
-/// Where the data of a tensor begins.
+/// Offset of a tensor's data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DataPlace {
     /// Number of the file.
@@ -91,7 +91,7 @@ impl SafetensorsState {
     }
 
     /// Opens these files of a directory, by their names in a layout, whatever else lies there; none
-    /// for the empty state. Nobody else may write to them: it is not
+    /// for the empty state. No other process may write to them: this is not
     /// [checked](State::check_unchanged).
     ///
     /// # Errors
@@ -269,7 +269,7 @@ impl SafetensorsState {
         let mut shards = Vec::with_capacity(layout.files().len());
         for name in layout.files().iter().filter_map(|file| file.name.clone()) {
             let file = path.join(&name);
-            // What a directory lists is there; the rest is what an index names.
+            // Files found by listing the directory exist. The others are named by an index.
             if !file.exists() && !file.is_symlink() {
                 let why = "its index names this file, which is not there: the model is not complete; download it again";
                 return Err(Error::usage(why).in_file(file));
@@ -380,7 +380,7 @@ impl SafetensorsState {
         ))
     }
 
-    /// How the state is spread over files.
+    /// The distribution of the state over files.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -449,7 +449,7 @@ impl SafetensorsState {
         (self.shards[file].source.path(), offset)
     }
 
-    /// The entries of the directory that have not been looked at, such as a trainer's checkpoints:
+    /// The entries of the directory that were not read, such as a trainer's checkpoints:
     /// [`ModelListing::left_out`].
     pub fn left_out(&self) -> &[String] {
         &self.listing.left_out

@@ -48,12 +48,12 @@ struct ScratchState {
     file: File,
     directory: PathBuf,
     tensors: Vec<TensorInfo>,
-    /// Where the data of each tensor begin in the file.
+    /// Offset of each tensor's data in the file.
     offsets: Vec<u64>,
 }
 
 impl ScratchState {
-    /// Where bytes of a tensor are in the file.
+    /// Offset in the file of some bytes of a tensor.
     fn place(&self, tensor: usize, offset: u64, length: usize) -> Result<u64> {
         let fits = |info: &&TensorInfo| {
             offset

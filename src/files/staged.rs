@@ -1,7 +1,7 @@
-//! A state being written as safetensors files that nobody sees before they are complete.
+//! A state being written as safetensors files, which become visible when they are complete.
 //!
 //! Everything is written to a temporary file or directory next to the place where it will be, and
-//! renamed when it is complete and on disk. Whatever fails before leaves things as they were.
+//! renamed when it is complete and on disk. A failure before that leaves everything unchanged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;

@@ -49,7 +49,7 @@ pub(super) fn stem(file: &str) -> Option<&str> {
 #[derive(Debug)]
 pub(super) struct FolderIndex {
     pub(super) source: FileSource,
-    /// As in the file.
+    /// The bytes of the file.
     pub(super) bytes: Vec<u8>,
     pub(super) metadata: BTreeMap<String, Value>,
     /// File name of each tensor.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-/// How many bytes are written to a file before they are sent to the disk.
+/// Number of bytes written to a file before they are synced to the disk.
 const STEP_BYTES: u64 = 32 << 20;
 
 /// A thread that sends files to the disk. It ends when this is dropped, or at the first failure.

@@ -19,7 +19,7 @@ pub enum Positions {
     Sparse = 0b100,
 }
 
-/// How a segment codes the values of lanes: bits of the coding byte.
+/// Coding of the values of lanes: bits of a segment's coding byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
     /// The new bits, in byte planes.
@@ -37,7 +37,7 @@ pub struct Coding {
     pub lane_bytes: usize,
     /// Which lanes are coded.
     pub positions: Positions,
-    /// How their values are coded.
+    /// Coding of the values.
     pub values: Values,
 }
 

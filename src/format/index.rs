@@ -30,7 +30,7 @@ pub struct Index {
 /// A segment's line in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentEntry {
-    /// How its parts are coded.
+    /// Coding of its parts.
     pub coding: Coding,
     /// Its length in the file.
     pub stored_length: u64,

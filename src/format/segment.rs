@@ -90,7 +90,7 @@ pub(crate) fn join(streams: &[(usize, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// How the positions of a context are coded.
+/// Coding of the positions of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PositionCoding {
     /// Gaps between ranks; this many of their low bits are packed apart.

@@ -51,7 +51,7 @@ fn decompress(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
     Ok(raw)
 }
 
-/// How to compress a stream.
+/// Compression of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
     /// Symbols of an entropy-coded kind, nearly random: short matches only cost, literals do the

@@ -18,7 +18,7 @@ const LANES_PER_BLOCK: u64 = 1 << 32;
 #[derive(Debug)]
 pub(crate) struct PieceChanges {
     lane_bytes: usize,
-    /// Where the last stretch ended.
+    /// End of the last stretch.
     end: u64,
     spans: Vec<ChangeSpan>,
     /// Lanes within the piece.

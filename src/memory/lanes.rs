@@ -21,7 +21,7 @@ pub struct HostLanes {
     new: Vec<u8>,
 }
 
-/// How many lanes are compared and written together: what the nearest caches hold.
+/// Number of lanes compared and written together: they fit in the nearest caches.
 const TOGETHER: usize = 1 << 11;
 
 /// Lanes of one span that are compared and written together.
@@ -33,7 +33,7 @@ struct Batch<'s> {
     span: usize,
     /// Which lanes of the span.
     lanes: Range<usize>,
-    /// Where their values are among the values of `staged`.
+    /// Byte range of their values in the values of `staged`.
     values: Range<usize>,
 }
 
@@ -101,7 +101,7 @@ impl HostLanes {
             let held = &mut room[..batch.values.len()];
             read(row_bytes, width, batch.lanes()?, held)?;
             if held != batch.old() {
-                // The value that somebody else has written stays.
+                // The foreign value stays where it is.
                 put_first_back(staged, done, rows, row)?;
                 return Ok(Some((batch.number, batch.span)));
             }

@@ -1,4 +1,4 @@
-//! Memory of others that the processor can reach.
+//! Caller-owned memory that the processor can access.
 
 use std::ops::Range;
 
@@ -11,9 +11,9 @@ use crate::memory::places::{Places, Region, Span};
 use crate::sums::Sums;
 use crate::tensor::{State, TensorInfo};
 
-/// A state in memory that somebody else owns: mapped, pinned, a framework's. It lies in rows of
-/// bytes, which `R` holds: a slice that can be written, say, or a guard of one. Its tensors cannot
-/// come, go or change their size. Only one writer at a time may use the memory.
+/// A state in caller-owned memory: mapped, pinned, or a framework's. It consists of rows of bytes;
+/// `R` holds a row, for example as a mutable slice. Its tensors cannot be added, removed or
+/// resized. Only one writer at a time may use the memory.
 #[derive(Debug)]
 pub struct LentState<R> {
     places: Places,
@@ -56,7 +56,7 @@ impl<R: AsRef<[u8]>> LentState<R> {
         Self { places, rows }
     }
 
-    /// Where the tensors lie, to [divide](Places::divide) them among processes.
+    /// The places of the tensors, so that they can be [divided](Places::divide) among processes.
     pub fn places_mut(&mut self) -> &mut Places {
         &mut self.places
     }
@@ -72,10 +72,10 @@ fn row_mut<R: AsMut<[u8]>>(rows: &mut Vec<R>, row: usize) -> Result<&mut [u8]> {
 }
 
 impl<R: AsRef<[u8]> + AsMut<[u8]>> LentState<R> {
-    /// As [`PlacedMemory::write`].
+    /// Same as [`PlacedMemory::write`], for lanes from any collection.
     ///
     /// # Errors
-    /// As there.
+    /// Same errors as [`PlacedMemory::write`].
     pub fn write_lanes<'s>(
         &mut self,
         staged: impl Iterator<Item = &'s HostLanes> + Clone,
@@ -83,10 +83,10 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>> LentState<R> {
         HostLanes::write(staged, &mut self.rows, row_mut)
     }
 
-    /// As [`PlacedMemory::put_back`].
+    /// Same as [`PlacedMemory::put_back`], for lanes from any collection.
     ///
     /// # Errors
-    /// As there.
+    /// Same errors as [`PlacedMemory::put_back`].
     pub fn put_lanes_back<'s>(
         &mut self,
         staged: impl Iterator<Item = &'s HostLanes>,

@@ -24,7 +24,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// How far memory is proven (SPEC section 24.1). One is never said for another.
+/// Level of proof of a state in memory (SPEC section 24.1). Levels are never conflated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Proof {
     /// The lanes that links code hold the target's values. That says nothing about lanes that no
@@ -38,7 +38,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// As in statuses and metrics: `changed_lanes`, `memory` or `hashed`.
+    /// The name in statuses and metrics: `changed_lanes`, `memory` or `hashed`.
     pub fn name(self) -> &'static str {
         match self {
             Self::ChangedLanes => "changed_lanes",
@@ -48,7 +48,7 @@ impl Proof {
     }
 }
 
-/// As in texts.
+/// The name in messages.
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

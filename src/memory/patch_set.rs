@@ -25,7 +25,7 @@ pub struct PatchSet {
     /// The other state's tensors; a tensor that shares its memory with one of this state has no
     /// data here.
     pub(super) other: MemoryState,
-    /// How many of the runs have been written.
+    /// Number of runs written so far.
     pub(super) written: usize,
     /// Whether the tensors have been exchanged, which comes last.
     pub(super) is_switched: bool,
@@ -40,7 +40,7 @@ pub struct Run {
     pub first_lane: u64,
     /// Which lanes.
     pub kind: RunKind,
-    /// Where the values stand in [`PatchSet::values`]: lane by lane, little-endian. It begins at a
+    /// Range of the values in [`PatchSet::values`], lane by lane, little-endian. The start is a
     /// multiple of 8.
     pub values: Range<usize>,
 }

@@ -1,5 +1,5 @@
-//! Memory that somebody else has and that is changed in place: what it has to be able to do, and
-//! lanes on their way into it.
+//! Caller-owned memory that is changed in place: the trait that such memory implements, and the
+//! changes staged for it.
 
 use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
@@ -17,13 +17,13 @@ pub trait PlacedMemory: Send {
     /// Proven lanes where they will be written from.
     type Staged: Send;
 
-    /// Where the tensors lie.
+    /// The places of the tensors.
     fn places(&self) -> &Places;
 
-    /// The tensors take other shapes, as for [`Places::describe`].
+    /// Gives the tensors other shapes; see [`Places::describe`].
     ///
     /// # Errors
-    /// As there.
+    /// Same errors as [`Places::describe`].
     fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()>;
 
     /// All of the tensors, if all of each is where the processor can read it.
@@ -37,8 +37,8 @@ pub trait PlacedMemory: Send {
     /// The errors of the memory; USAGE if there are no such lanes.
     fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()>;
 
-    /// Takes proven lanes, with their old and new values, to where they will be written from.
-    /// Nothing changes yet.
+    /// Takes proven lanes, with their old and new values, to where they will be written from. Does
+    /// not change the memory yet.
     ///
     /// # Errors
     /// The errors of the memory, such as for lack of room.
@@ -50,9 +50,9 @@ pub trait PlacedMemory: Send {
         new: Vec<u8>,
     ) -> Result<Self::Staged>;
 
-    /// Compares all lanes with their old values, and writes the new ones (R-SUM-05). It has
-    /// happened when this returns. If one has another value: which, by its staged lanes and span;
-    /// then nothing has changed.
+    /// Compares all lanes with their old values, and writes the new ones (R-SUM-05). Blocks until
+    /// the writes are visible. If one has another value: which, by its staged lanes and span; then
+    /// nothing has changed.
     ///
     /// # Errors
     /// The errors of the memory. Some lanes may have been written then.
@@ -64,10 +64,10 @@ pub trait PlacedMemory: Send {
     /// The errors of the memory. Some lanes may have been written then.
     fn put_back(&mut self, staged: &[Self::Staged]) -> Result<()>;
 
-    /// Writes lanes of `width` bytes, whatever is there.
+    /// Overwrites lanes of `width` bytes.
     ///
     /// # Errors
-    /// As for [`gather`](Self::gather). Some may have been written then.
+    /// Same errors as [`gather`](Self::gather). Some lanes may have been written.
     fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()>;
 
     /// The sums of what parts hold of pieces, each by tensor, part and piece.
@@ -135,7 +135,7 @@ impl<T> Changes<T> {
         }
     }
 
-    /// How many lanes change.
+    /// Number of lanes that change.
     pub fn lanes(&self) -> u64 {
         self.lanes
     }
@@ -145,7 +145,7 @@ impl<T> Changes<T> {
         self.bytes
     }
 
-    /// How many there are: for [`forget`](Self::forget).
+    /// A mark of the changes added so far, for [`forget`](Self::forget).
     pub(crate) fn mark(&self) -> (usize, u64, u64) {
         (self.staged.len(), self.lanes, self.bytes)
     }
@@ -245,10 +245,10 @@ impl<T> Changes<T> {
     /// Writes the new values, if the memory still has the old ones.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since it was proven; nothing
-    /// has changed then. The errors of the memory: it may hold parts of two states then, until the
-    /// changes are [put back](Self::put_back). USAGE if the changes have been written, or may have been,
-    /// and not put back.
+    /// R-APP-01 (`WRONG_BASE`) if the memory was written to since the lanes were proven; nothing
+    /// has changed. The errors of the memory, which may then hold parts of two states until the
+    /// changes are [put back](Self::put_back). USAGE if the changes have been written, or may have
+    /// been, and not put back.
     pub fn write<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
             return Err(Error::usage(

@@ -1,6 +1,6 @@
-//! Where the tensors of a state lie in memory that somebody else has: in rows of lanes, as a whole,
-//! with strides, or in parts (SPEC section 24.7). All of it is counted in lanes here, once; whoever
-//! moves values only has to know rows.
+//! Places of a state's tensors in caller-owned memory: in rows of lanes, as a whole, with strides,
+//! or in parts (SPEC section 24.7). All arithmetic on lanes is in this module; code that moves
+//! values only needs to know rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub struct Region {
     /// The length of each dimension, in elements; of dtypes whose lanes are not elements, those of
     /// the last one in lanes.
     pub shape: Vec<u64>,
-    /// How far apart neighbours are in each dimension, in lanes; `None` if they lie in a row.
+    /// Stride of each dimension, in lanes; `None` if the region is contiguous.
     pub strides: Option<Vec<u64>>,
     /// Which elements of the tensor these are, in its first dimensions; of others all.
     pub index: Vec<Range<u64>>,
@@ -48,7 +48,7 @@ impl Region {
     }
 }
 
-/// Where the tensors of a state lie. Those of which nothing is here have no parts.
+/// The places of a state's tensors. A tensor that is not in this memory has no parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
     tensors: Vec<TensorInfo>,
@@ -95,16 +95,16 @@ impl Dimension {
 pub(super) struct Stretch {
     /// The number of the first.
     pub(super) lane: u64,
-    /// Where it is in the row.
+    /// Place of the first lane in the row.
     pub(super) place: u64,
-    /// How far apart they are there.
+    /// Distance between neighbouring lanes in the row.
     pub(super) step: u64,
-    /// How many they are.
+    /// Number of lanes.
     pub(super) count: u64,
 }
 
 impl Stretch {
-    /// Where each of them is.
+    /// The place of each lane.
     pub(super) fn places(self) -> impl Iterator<Item = u64> {
         (0..self.count).map(move |number| self.place + number * self.step)
     }
@@ -116,7 +116,7 @@ impl TensorPart {
         (self.row, self.first) == (other.row, other.first)
     }
 
-    /// How many lanes they are.
+    /// Number of lanes.
     fn count(&self) -> u64 {
         self.dimensions.iter().map(Dimension::count).product()
     }
@@ -236,7 +236,7 @@ impl TensorPart {
         })
     }
 
-    /// Where the lanes are that are here of some of the tensor, in spans.
+    /// Spans of those of these lanes of the tensor that are in this part.
     ///
     /// # Errors
     /// R-LIM-01 if they are more than the address space holds.
@@ -409,7 +409,7 @@ impl Places {
             .all(|(number, info)| info.bytes() == 0 || self.whole(number).is_some())
     }
 
-    /// Where `length` bytes of a tensor lie, from the byte `offset` on.
+    /// Spans of `length` bytes of a tensor, starting at byte `offset`.
     ///
     /// # Errors
     /// USAGE if they are not whole lanes, or no part has all of the tensor.
@@ -495,7 +495,7 @@ impl Places {
         Ok(())
     }
 
-    /// How many covers the divided parts of a tensor make.
+    /// Number of covers that the divided parts of a tensor form.
     pub(crate) fn covers(&self, tensor: usize) -> usize {
         self.covers.get(tensor).copied().unwrap_or(0)
     }
@@ -802,13 +802,13 @@ pub struct Span {
     pub row: usize,
     /// A lane of the row.
     pub first: u64,
-    /// How far above it each lane is, below 2^31.
+    /// Distance of each lane from `first`, below 2^31.
     pub places: Option<Vec<u32>>,
-    /// How many lanes they are.
+    /// Number of lanes.
     pub count: usize,
 }
 
-/// How far above the first lane of a span another one may be.
+/// Maximum distance of a lane from the first lane of its span.
 const REACH: u64 = 1 << 31;
 
 impl Span {

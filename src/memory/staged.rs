@@ -57,7 +57,7 @@ impl StagedPatches<'_> {
     /// Makes the memory hold the base again, bit for bit.
     ///
     /// # Errors
-    /// As for [`write`](Self::write).
+    /// Same errors as [`write`](Self::write).
     pub fn put_back(&mut self) -> Result<()> {
         if self.set.is_switched {
             let PatchSet { over, other, .. } = &mut *self.set;

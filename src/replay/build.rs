@@ -128,8 +128,8 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         Ok(least)
     }
 
-    /// A failure is kept if the least is looked for, and otherwise ends the pass. So does one that
-    /// breaks no rule.
+    /// Keeps a failure if the pass searches for the least one; otherwise the failure ends the pass.
+    /// A failure that breaks no rule always ends it.
     fn note(&self, failure: Option<Fault>) -> Result<Option<Fault>> {
         match failure {
             Some(failure) if !self.compares_each || failure.error.rule().is_none() => {

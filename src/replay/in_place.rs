@@ -18,8 +18,8 @@ use crate::source::Source;
 use crate::sums::{Sums, of_lanes};
 use crate::tensor::{Dtype, find_patchable};
 
-/// Lanes that are gathered and staged together. Whoever reaches a device takes longer to call it
-/// than to gather a few.
+/// Number of lanes gathered and staged together. A call to a device takes longer than gathering a
+/// few lanes.
 const AT_ONCE: usize = 1 << 18;
 
 /// Sums of covers, which are known when all processes have added theirs: what each should be, and
@@ -217,10 +217,10 @@ struct PartShare<'p> {
     part: usize,
     /// Which of the plan's lanes they are, by their places among them; all if `None`.
     which: Option<Vec<u32>>,
-    /// How many spans they are, and lanes.
+    /// Number of spans, and of lanes.
     spans: usize,
     count: usize,
-    /// Where the sums of the first step stand among those of covers.
+    /// Index of the sums of the first step among the sums of covers.
     joint: usize,
 }
 

@@ -39,7 +39,7 @@ struct PackedLineage {
 /// A lineage that is built.
 #[derive(Debug)]
 pub(super) struct Lineage<'a> {
-    /// As the last entry describes it.
+    /// The tensor as the last entry describes it.
     pub(super) info: &'a TensorInfo,
     /// The base's tensor that it starts from, by its number in the base's table; `None`: from
     /// zeros.

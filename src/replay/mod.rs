@@ -113,8 +113,8 @@ impl<'a, S: Source> Replay<'a, S> {
         }
     }
 
-    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken`
-    /// chooses (SPEC section 9.1).
+    /// Same as [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken`
+    /// selects (SPEC section 9.1).
     ///
     /// `base` is the table of the whole base, and links are checked against all of it, as if all
     /// were taken. What is held has the data of just those tensors that are taken, and so has the
@@ -294,7 +294,7 @@ impl<'a, S: Source> Replay<'a, S> {
     /// ```
     ///
     /// # Errors
-    /// As for [`run`](Self::run); USAGE if the budget is exceeded.
+    /// Same errors as [`run`](Self::run); USAGE if the budget is exceeded.
     pub fn patches(
         &self,
         held: &dyn State,
@@ -325,7 +325,8 @@ impl<'a, S: Source> Replay<'a, S> {
     /// others in the order of the links' segments.
     ///
     /// # Errors
-    /// As for [`run`](Self::run); those of `take`. Pieces that came before are right.
+    /// Same errors as [`run`](Self::run), and the errors of `take`. The pieces handed over before
+    /// are right.
     pub fn pieces(
         &self,
         held: &dyn State,
@@ -338,7 +339,7 @@ impl<'a, S: Source> Replay<'a, S> {
     /// Does what [`run`](Self::run) does, but keeps nothing of the result.
     ///
     /// # Errors
-    /// As for [`run`](Self::run).
+    /// Same errors as [`run`](Self::run).
     pub fn prove(&self, held: &dyn State, progress: &dyn Progress) -> Result<()> {
         self.pass(held, &Nowhere, progress)
     }
@@ -448,7 +449,7 @@ impl<S> std::fmt::Debug for Replay<'_, S> {
 /// Applies a link to a base; both fit in memory. The base's digest is computed here.
 ///
 /// # Errors
-/// As for [`Replay::push`] and [`Replay::run`].
+/// Same errors as [`Replay::push`] and [`Replay::run`].
 pub fn apply<S: Source>(base: &dyn State, link: &LinkReader<S>) -> Result<MemoryState> {
     let mut replay = Replay::new(StateTable::of(base, &())?);
     replay.push(link)?;

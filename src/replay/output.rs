@@ -1,4 +1,4 @@
-//! Where the pieces that are built go: to a writer, into patches, or nowhere.
+//! Destinations of built pieces: a writer, patches, or none.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

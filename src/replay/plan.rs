@@ -23,7 +23,7 @@ pub(super) struct PiecePlan {
     pub(super) tensor: usize,
     /// The lane of the tensor with which the piece begins.
     pub(super) first_lane: u64,
-    /// How many lanes the piece has.
+    /// Number of lanes in the piece.
     pub(super) all: usize,
     /// The lanes that any of the links codes, strictly ascending, counted from `first_lane`; `None`
     /// if they are all of the piece.

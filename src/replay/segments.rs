@@ -18,7 +18,7 @@ pub(super) struct Segments<'a, S> {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// How many groups will still ask for it.
+    /// Number of groups that have not read it yet.
     uses: usize,
     segment: Option<Arc<Segment>>,
 }

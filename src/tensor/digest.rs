@@ -97,7 +97,7 @@ impl Digest {
     }
 }
 
-/// As [`from_hex`](Digest::from_hex) reads it; USAGE if it is something else.
+/// Parses like [`from_hex`](Digest::from_hex); USAGE if the text is not a digest.
 impl FromStr for Digest {
     type Err = Error;
 

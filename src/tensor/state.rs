@@ -45,8 +45,8 @@ impl fmt::Debug for dyn State + '_ {
     }
 }
 
-/// The same state, which is read, never looked at where it is: for memory that somebody else may be
-/// writing to. So each byte that is dealt with has been seen once.
+/// The same state, but its bytes are always copied, never borrowed: for memory that another thread
+/// may be writing to. So each byte is read exactly once.
 pub fn read_once(state: &dyn State) -> impl State + Copy {
     ReadOnce(state)
 }
@@ -254,12 +254,12 @@ pub(crate) fn stretch_of(data: &[u8], range: Range<u64>) -> Option<&[u8]> {
     data.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
-/// Writes a [`MemoryState`], or buffers that somebody else owns, each piece of a tensor for itself.
+/// Writes a [`MemoryState`], or caller-owned buffers, piece by piece.
 #[derive(Debug)]
 pub struct MemoryWriter<'a> {
     /// The pieces of all tensors, one after another.
     pieces: Vec<Mutex<&'a mut [u8]>>,
-    /// Where the pieces of each tensor begin; at the end, how many there are.
+    /// Index of the first piece of each tensor, followed by the number of all pieces.
     begins: Vec<usize>,
 }
 

@@ -20,10 +20,9 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) by: Option<Vec<VerifierKey>>,
     /// The head is below this version.
     pub(in crate::chain) below: u64,
-    /// The highest version whose notes have been looked at, and how many of the trusted keys have
-    /// signed it.
+    /// The highest version whose notes were read, and the number of trusted keys that signed it.
     pub(in crate::chain) highest: Option<(u64, usize)>,
-    /// How many versions are looked at together.
+    /// Number of versions whose notes are read together.
     pub(in crate::chain) stride: usize,
     /// The notes that a list has shown. As long as no list was needed, it is as if the store could
     /// not list.
@@ -35,8 +34,7 @@ pub(in crate::chain) struct Signatures {
 }
 
 impl Signatures {
-    /// Notes on the commits that have been supplied that have to be looked at, and have not been
-    /// supplied.
+    /// Notes on the supplied commits that must be read but were not supplied yet.
     pub(in crate::chain) fn missing(&self, chain: Digest) -> Vec<ObjectName> {
         let notes = self.commits.iter().flat_map(|(&version, &commit)| {
             self.listed.notes(

@@ -102,7 +102,7 @@ impl FromStr for VerifierKey {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        // Texts are not repeated: somebody may have given a secret key.
+        // The message does not repeat the text, which may be a secret key.
         let refused = || Error::usage("this is not a public key of Ed25519: NAME+ID+KEY");
         let (name, id, key) = parts(text).ok_or_else(refused)?;
         let read = Self::new(name, *key)?;
@@ -191,8 +191,8 @@ impl SigningKey {
         Ok(read)
     }
 
-    /// The key as a text that other tools for signed notes read too: `PRIVATE+KEY+NAME+ID+KEY`. It
-    /// is secret, and whoever asks for it has to keep it so.
+    /// The key as a text that other tools for signed notes read too: `PRIVATE+KEY+NAME+ID+KEY`. The
+    /// text is secret: the caller must protect it.
     pub fn to_text(&self) -> String {
         let typed = Zeroizing::new(typed(self.secret.as_bytes()));
         format!(

@@ -36,8 +36,8 @@ impl Note {
     pub const MOST_BYTES: u64 = 16_384;
     /// Nor one of more signature lines.
     pub(crate) const MOST_LINES: usize = 100;
-    /// The most notes on one commit that are looked at, in ascending order of their names, beside
-    /// the own notes of trusted keys.
+    /// Maximum number of notes on one commit that are read, in ascending order of their names,
+    /// besides the own notes of trusted keys.
     pub(crate) const MOST_OF_COMMIT: usize = 64;
 
     /// The text that is signed: the text of the notes on the commit of a version. `chain` is the
@@ -102,8 +102,8 @@ impl Note {
         ))
     }
 
-    /// Reads what stands under the name of a note. `None` if it counts for nobody: it is no note of
-    /// this form on this commit of this chain. `chain` is the digest of the chain document's bytes.
+    /// Reads an object with the name of a note. Returns `None` if it is not a valid note on this
+    /// commit of this chain. `chain` is the digest of the chain document's bytes.
     pub fn read(name: ObjectName, chain: Digest, bytes: &[u8]) -> Option<Self> {
         let ObjectName::Signature {
             version,

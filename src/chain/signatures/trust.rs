@@ -127,7 +127,7 @@ impl Trust {
         .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
     }
 
-    /// How many of them have to sign.
+    /// Number of keys that must sign.
     pub fn quorum(&self) -> usize {
         self.quorum
     }
