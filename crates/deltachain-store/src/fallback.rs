@@ -25,7 +25,7 @@ pub enum Fallback {
 }
 
 impl Fallback {
-    /// As in events and metrics: `no_route`, `budget`, `proof`, `check`, `torn` or `place`.
+    /// The name in events and metrics: `no_route`, `budget`, `proof`, `check`, `torn` or `place`.
     pub fn name(self) -> &'static str {
         self.texts().0
     }

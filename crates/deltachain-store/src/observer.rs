@@ -1,4 +1,4 @@
-//! An observer is told how far the work is, and can stop it.
+//! Observers of long operations: they receive progress and can stop the work.
 
 use deltachain::{Progress, Result};
 
@@ -22,8 +22,8 @@ pub enum Phase {
     Wait,
 }
 
-/// Watches work, from several threads. What it has no function for is not watched, and does not end
-/// the work.
+/// Watches work, from several threads. The default of each function ignores its event and
+/// continues.
 #[expect(unused_variables, reason = "whoever implements them reads the names")]
 pub trait Observer: Sync {
     /// Work on this many bytes begins; work in other phases may go on at the same time.

@@ -1,6 +1,6 @@
-//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and their files are removed a
-//! day later. Assets stay, and so do files that no document names: they may be of commits that were
-//! lost.
+//! Pruning (SPEC section 21): routes that are not needed any more are withdrawn, and their files
+//! are removed a day later. Assets stay, and so do files that no document names: they may belong to
+//! lost commits.
 //!
 //! Ages are reckoned by the store's clock alone: from when the store says that an object was stored
 //! to when it says that a probe was stored that this prune has just written. A plan, which writes
@@ -34,14 +34,14 @@ use crate::there::if_there;
 /// being made, or be on its way to a reader (R-RET-02).
 const YOUNG: Duration = Duration::from_hours(24);
 
-/// How many objects are removed before the observer is asked whether to go on.
+/// Number of objects removed between two calls of the observer, which may stop the work.
 const BATCH: usize = 1000;
 
 /// Which versions are kept, and what else may go. The head always stays, and pruned versions are no
 /// longer there to be kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// How many of the newest versions.
+    /// Number of newest versions to keep.
     pub last: u64,
     /// The versions whose number is a multiple of this one.
     pub every: Option<u64>,
@@ -190,8 +190,8 @@ pub fn plan_prune(store: &Store, keep: &Keep) -> Result<PrunePlan> {
     plan_again(store, keep, Documents::new(), None)
 }
 
-/// As [`plan_prune`], for a caller that has these documents already, and knows that this version
-/// has this commit.
+/// Same as [`plan_prune`], for a caller that has already read these documents, and knows that this
+/// version has this commit.
 pub(crate) fn plan_again(
     store: &Store,
     keep: &Keep,
@@ -228,7 +228,7 @@ pub(crate) fn plan_again(
         if routes.is_empty() {
             withdrawn.push(*version);
         }
-        // As it will be.
+        // Assumes that the document was replaced.
         let before = std::mem::replace(&mut entry.source, document.name());
         let routes = std::mem::replace(&mut entry.routes, document.routes.clone());
         entry.superseded.insert(before.generation(), routes);
@@ -355,7 +355,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
 ///
 /// # Errors
 /// CHAIN if nothing was withdrawn within this time; R-CHN-09 (`CHAIN`) if no such route has all its
-/// files; R-PUB-06 (`CHAIN`) if somebody else changes the routes of a version meanwhile; R-PUB-08
+/// files; R-PUB-06 (`CHAIN`) if another process changes the routes of a version meanwhile; R-PUB-08
 /// (`CHAIN`) if the time is up; faults of commits; IO.
 pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
     let now = store.now()?;
@@ -724,7 +724,7 @@ pub(crate) fn probable_now(objects: &[StoredObject]) -> SystemTime {
         .max(SystemTime::now())
 }
 
-/// A time after `now` is none of the past.
+/// A time after `now` is not in the past.
 pub(crate) fn is_old(stored: SystemTime, now: SystemTime) -> bool {
     now.duration_since(stored).is_ok_and(|age| age > YOUNG)
 }

@@ -1,4 +1,4 @@
-//! What is said of lists and times in JSON: functions for serde's `serialize_with`.
+//! Lists and times in JSON: functions for serde's `serialize_with`.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;

@@ -12,10 +12,10 @@ use tokio::time::{sleep_until, timeout};
 
 use crate::access::rate::Rate;
 
-/// A body that fails where it becomes longer than `most` bytes, or where nothing comes for as long
-/// as `limit` although somebody waits for it; it comes no faster than it may.
+/// A body that fails when it becomes longer than `most` bytes, or when no byte arrives within
+/// `limit` while the reader waits; the rate bounds its speed.
 ///
-/// It claims no length, because code that collects it allocates the length that it claims.
+/// The body states no length, because code that collects it would allocate that length at once.
 pub(crate) fn bounded(
     body: HttpResponseBody,
     most: u64,

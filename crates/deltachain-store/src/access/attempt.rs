@@ -1,4 +1,4 @@
-//! How long an attempt to add something to a chain has taken: R-PUB-08.
+//! Time limit of an attempt to add something to a chain: R-PUB-08.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -82,7 +82,7 @@ pub(crate) fn put_last(
     })
 }
 
-/// As [`put_last`], for routes of a version: whether they are in force.
+/// Same as [`put_last`], for routes of a version. Returns true if they are in force.
 ///
 /// # Errors
 /// R-PUB-08 (`CHAIN`) if there was no time before the first try; IO.

@@ -1,5 +1,5 @@
-//! Where a follower gets the files of a chain: from copies that are near, and from the chain's own
-//! store. Copies are not trusted: whatever comes of their bytes is no fault of the chain.
+//! Stores from which a follower gets the files of a chain: nearby copies, and the chain's own
+//! store. Copies are not trusted: a failure caused by their bytes is never blamed on the chain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -222,7 +222,7 @@ impl ChainCopy {
         state.failures += 1;
         state.last_failure = Some(now);
         state.paused_until = state.paused_until.max(Some(now + pause));
-        // A copy that comes and goes is told of now and then.
+        // A copy that keeps failing and recovering is reported only now and then.
         if state
             .last_told
             .is_none_or(|told| told.elapsed() >= LONGEST_PAUSE)
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(stores.fetch(), (Duration::ZERO, true));
         stores.pass(TICK);
         assert_eq!(stores.fetch(), (Duration::ZERO, true));
-        // People are told at most each five minutes.
+        // The observer hears of a copy every five minutes at most.
         assert!(stores.files.copies[0].state().untold.is_some());
     }
 

@@ -19,7 +19,7 @@ use crate::access::store::Store;
 /// S3 refuses signed requests if their time differs by more than this.
 const CLOCK: Duration = Duration::from_mins(15);
 
-/// How often each thing is tried: a store that is busy for longer is said to fail.
+/// Number of attempts for each check; a store that is busy for longer is reported as failing.
 const ATTEMPTS: u32 = 3;
 
 /// Publishers that race for a version.
@@ -272,7 +272,7 @@ fn clock(store: &Store, name: ObjectName, written: SystemTime) -> Result<String>
     compare(found.stored, written)
 }
 
-/// How far a clock is off, which told this time when it was `now` here.
+/// Error of a clock that showed the time `told` when the local time was `now`.
 fn compare(told: SystemTime, now: SystemTime) -> Result<String> {
     let (off, way) = match told.duration_since(now) {
         Ok(ahead) => (ahead, "ahead of"),

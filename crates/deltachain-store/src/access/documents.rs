@@ -15,8 +15,8 @@ use crate::access::clock::Probe;
 use crate::access::links::check_links;
 use crate::access::store::{Store, StoredObject};
 
-/// How often the store is listed again because a document has gone that it listed. A prune removes
-/// one only after a newer one has been stored.
+/// Number of times that the store is listed again because a listed document is gone. A prune
+/// removes a document only after it stored a newer one.
 const ATTEMPTS: u32 = 5;
 
 /// Maximum number of commits that a store that cannot list is asked for. A server that lies may
@@ -30,7 +30,7 @@ const MOST_BY_NAME: u64 = 1_000_000;
 /// the store can only be read, or if it is a directory of a file system without hard links; IO.
 pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
     store.check_is_written()?;
-    // Somebody may begin it just now.
+    // Another process may be creating the chain right now.
     let first = store.block_on(store.list(None, None, 1))?;
     if store.get(ObjectName::Chain)?.is_some() {
         return Ok(None);
@@ -49,9 +49,9 @@ pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
     Ok(is_own.then_some(document))
 }
 
-/// The document that the next version follows: the head's commit, or the chain document if there is
-/// none. `chain` is the content of the chain document; `known` is a version that has a commit, or
-/// had one: from there on the head is looked for.
+/// The document that the next version names as its parent: the head's commit, or the chain document
+/// if there is no commit. `chain` is the content of the chain document; the search for the head
+/// starts at the version `known`, which has a commit, or had one.
 pub(crate) fn head(
     store: &Store,
     chain: Option<&[u8]>,
@@ -111,7 +111,7 @@ fn follow(
     )
 }
 
-/// The commit of a version; `None` if there is none, or none that can be read.
+/// The commit of a version; `None` if it does not exist or cannot be parsed.
 pub(crate) fn usable_commit(
     store: &Store,
     version: u64,

@@ -47,8 +47,8 @@ impl Store {
         Ok(listed.iter().filter_map(version).collect())
     }
 
-    /// The notes on all versions from this one on. They are stored before the commit (R-SIG-02), so
-    /// they are listed after it: whoever finds the commit finds them, too.
+    /// The notes on all versions from this one on. Notes are stored before the commit (R-SIG-02),
+    /// so this list is taken after that of commits: it has the notes of every commit in it.
     ///
     /// # Errors
     /// IO.

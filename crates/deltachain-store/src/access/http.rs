@@ -85,7 +85,7 @@ impl Connector {
         }
     }
 
-    /// How the `object_store` crate is to make its clients.
+    /// Options for the clients that the `object_store` crate makes.
     pub(crate) fn client_options(&self) -> ClientOptions {
         let certificates = Certificate::from_pem_bundle(&self.authorities).unwrap_or_default();
         let options = ClientOptions::new().with_timeout_disabled();
@@ -369,7 +369,7 @@ pub(crate) fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<io::E
         })
 }
 
-/// How many bytes a request asks for, if it asks for a range.
+/// Number of bytes that a request asks for, if it asks for a range.
 fn length_of_range(request: &HttpRequest) -> Option<u64> {
     let range = request.headers().get(http::header::RANGE)?.to_str().ok()?;
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;

@@ -8,10 +8,11 @@ use std::path::Path;
 use deltachain::files::MARKER;
 use deltachain::{Error, Result};
 
-/// Tries that a file system can link, before a chain is begun in it that nobody could publish to.
+/// Checks that a file system supports hard links, before a chain is created in it to which no
+/// version could be published.
 ///
 /// # Errors
-/// USAGE if it cannot, or if the directory is kept for something else; IO.
+/// USAGE if it does not, or if the directory belongs to something else; IO.
 pub(crate) fn check_links(directory: &Path) -> Result<()> {
     if directory.join(MARKER).exists() {
         let message =

@@ -1,4 +1,4 @@
-//! How to talk to a store.
+//! Options of the access to a store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::access::credentials::CredentialSource;
 
 tokio::task_local! {
-    /// Set while the parts of an upload are stored: servers are asked again for each request, since
-    /// whoever asks cannot.
+    /// Set while the parts of an upload are stored: failed requests are then repeated one by one,
+    /// since the caller cannot repeat a part.
     pub(crate) static IN_PARTS: ();
 }
 
 deltachain::setters! {
-    /// How to talk to a store. The default is right for a bucket on the same continent.
+    /// Options of the access to a store. The defaults suit a bucket on the same continent.
     #[derive(Clone)]
     pub struct StoreOptions {
         /// Settings of the kind of store, by name, such as `("region", "eu-central-1")`: the keys
@@ -21,21 +21,21 @@ deltachain::setters! {
         /// `GOOGLE_*`, `AZURE_*`). Unknown ones are refused; directories have none. The value
         /// `env:NAME` is that of the environment variable NAME.
         pub settings: Vec<(String, String)> = Vec::new(),
-        /// Where S3's credentials come from, if not from settings and the environment. Other kinds
-        /// of stores refuse it.
+        /// Source of S3's credentials, if they are not in the settings or the environment. Other
+        /// kinds of stores refuse this option.
         pub credentials: Option<Arc<dyn CredentialSource>> = None,
-        /// How often an operation is tried that fails for a reason that may pass.
+        /// Number of attempts of an operation that fails for a transient reason.
         pub attempts: u32 = 8,
         /// The pause after the first failure; after each further one it is twice as long. A random
         /// part is taken off. A server that says when to come again is left alone until then, for
         /// up to five minutes.
         pub pause: Duration = Duration::from_millis(200),
-        /// How long nothing may come or go before an attempt is given up. A slow line is not
-        /// silent: a transfer may take any time as long as bytes move. For the answer to an upload
-        /// the limit is longer: the time that the upload took, and at least a second for each 20 kB
-        /// of it (up to 4 MiB), because bytes may still lie in the buffers of a slow line. A store
-        /// that is not a server has this time for each thing that it is asked: a document, a part
-        /// of a file, a list.
+        /// Time without any progress after which an attempt is given up. A slow line is not silent:
+        /// a transfer may take any time as long as bytes move. For the answer to an upload the
+        /// limit is longer: the time that the upload took, and at least a second for each 20 kB of
+        /// it (up to 4 MiB), because bytes may still lie in the buffers of a slow line. A store
+        /// that is not a server has this time for each operation: a document, a part of a file, a
+        /// list.
         pub timeout: Duration = Duration::from_mins(1),
         /// Bytes per second of all objects, or of the bodies of all requests to a server, together
         /// and in both directions. Parts of files go as a whole, with pauses between them.

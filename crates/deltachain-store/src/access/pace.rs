@@ -47,7 +47,7 @@ impl RetryAfter {
     }
 }
 
-/// Bytes of an upload that buffers on the way may hold: nobody can see these becoming empty.
+/// Upload bytes that may sit in kernel and network buffers, which this process cannot observe.
 const BUFFERS: usize = 4 << 20;
 
 /// The slowest line, in bytes per second, on which buffers may become empty before the server is
@@ -90,7 +90,7 @@ impl Upload {
         })
     }
 
-    /// Nobody watches the pieces.
+    /// Marks all bytes as sent, for a body whose pieces are not watched.
     pub(crate) fn has_gone(&self) {
         lock(&self.state).left = 0;
     }

@@ -23,7 +23,7 @@ pub(crate) struct Partial {
 
 impl Store {
     /// The unfinished parts of objects in a chain's directory: regular files with just such names,
-    /// ascending by path. Nothing else is looked at. Only a directory shows them.
+    /// ascending by path. Other files are ignored, and other kinds of stores do not list parts.
     ///
     /// # Errors
     /// IO.
@@ -40,7 +40,7 @@ impl Store {
                 directory.join(folder)
             };
             let failed = |error| Error::io("listing", error).in_file(&path);
-            // A link may lead to somebody else's files.
+            // A symbolic link may lead to foreign files.
             let there = if_there(fs::symlink_metadata(&path)).map_err(failed)?;
             if !there.is_some_and(|there| there.is_dir() || folder.is_empty()) {
                 continue;

@@ -29,7 +29,8 @@ impl Provider {
         }
     }
 
-    /// Lets the next request ask for other ones. If somebody is asking, these will be other ones.
+    /// Makes the next request ask for new credentials. If a request for them is under way, its
+    /// answer counts as new.
     pub(crate) fn renew(&self) {
         if let Ok(mut kept) = self.kept.try_lock() {
             *kept = None;

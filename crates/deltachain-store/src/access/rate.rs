@@ -1,4 +1,4 @@
-//! How fast bytes may go to a store and come from it.
+//! Limit of the rate at which bytes are sent to a store and received from it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

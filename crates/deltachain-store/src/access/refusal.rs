@@ -15,7 +15,7 @@ use deltachain::without_secrets;
 /// The most characters that are shown of a server's own words.
 const SHOWN: usize = 400;
 
-/// What a refusal means.
+/// Meaning of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The server wants other credentials, or more permissions.
@@ -55,7 +55,7 @@ pub(crate) enum Meaning {
 /// Words that differ with the kind of store.
 #[derive(Debug)]
 pub(crate) struct StoreWords {
-    /// Where credentials come from, for people.
+    /// Description of the source of credentials, for messages.
     pub(crate) credentials: Option<&'static str>,
     /// Advice for a user without credentials: for the tool, for Python.
     pub(crate) no_credentials: (&'static str, &'static str),
@@ -80,9 +80,9 @@ pub(crate) static PLAIN: StoreWords = StoreWords {
 const GIVE_CREDENTIALS: &str = "give credentials to the store";
 
 impl Meaning {
-    /// What the answer of a server means, by its status and the code that its body begins with;
-    /// `None` if it may pass, or is no failure: the `object_store` crate knows about objects that
-    /// are missing or there already.
+    /// Meaning of a server's answer, from its status and the code at the start of its body; `None`
+    /// if the failure may be transient, or the answer is no failure: the `object_store` crate
+    /// handles objects that are missing or exist already.
     pub(crate) fn of_answer(
         status: u16,
         code: &str,

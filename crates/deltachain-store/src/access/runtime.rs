@@ -59,7 +59,8 @@ pub(crate) fn shared_runtime() -> io::Result<Arc<Runtime>> {
         });
         return Ok(runtime);
     }
-    // A fork came while a thread of the parent held the lock, and nobody will release it here.
+    // The process was forked while another thread of the parent held the lock, which is never
+    // released in this process.
     start_threads().map(Arc::new)
 }
 

@@ -21,7 +21,7 @@ use crate::access::pace::Upload;
 /// Bodies of requests go in pieces of this length.
 pub(crate) const CHUNK: usize = 16 << 10;
 
-/// How long it may take to reach the server.
+/// Timeout for connecting to the server.
 const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]

@@ -160,7 +160,7 @@ pub(crate) const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
 const FROM_ENVIRONMENT: &str = "env:";
 
 /// The settings, with the values of the environment variables that they name. So two stores can
-/// have credentials of their own that nobody sees in a list of processes.
+/// have different credentials, and the process list shows none of them.
 ///
 /// # Errors
 /// USAGE, with the name of the variable, if it is missing or empty. Values are not shown.

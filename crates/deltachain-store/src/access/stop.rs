@@ -7,11 +7,11 @@ use futures_util::future::{Either, select};
 use object_store::Error as StoreError;
 use tokio::sync::watch;
 
-/// Ends what [stores](crate::Store::with_stop) wait for, from any thread: requests that are under
-/// way are given up, and none is sent, until [`reset`](Self::reset). Clones are one.
+/// Cancels the requests of [stores](crate::Store::with_stop), from any thread: requests under way
+/// are given up, and no new one is sent until [`reset`](Self::reset). Clones share their state.
 ///
-/// A request that is given up ends as if the connection had been lost: something may have been
-/// stored although nobody has heard of it.
+/// A request that is given up ends as if the connection had been lost: the server may have stored
+/// the object all the same.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(watch::Sender<bool>);
 

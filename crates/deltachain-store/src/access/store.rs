@@ -112,11 +112,11 @@ impl Store {
         Self::new(open_url(url, &options, false)?, url, options)
     }
 
-    /// As [`open`](Self::open), but a directory need not exist yet: until it does, there is no
-    /// chain.
+    /// Same as [`open`](Self::open), but a directory need not exist yet. Until it does, the store
+    /// has no chain.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// Same errors as [`open`](Self::open).
     pub fn open_awaited(url: &str, options: StoreOptions) -> Result<Self> {
         Self::new(open_url(url, &options, true)?, url, options)
     }
@@ -126,10 +126,11 @@ impl Store {
         self.directory().filter(|directory| !directory.is_dir())
     }
 
-    /// As [`open`](Self::open), but makes the directory if the store is one that does not exist.
+    /// Same as [`open`](Self::open), but creates the directory if the store is a directory that
+    /// does not exist.
     ///
     /// # Errors
-    /// As for [`open`](Self::open); IO.
+    /// Same errors as [`open`](Self::open); IO.
     pub fn create(url: &str, options: StoreOptions) -> Result<Self> {
         if let Some(directory) = directory_of(url) {
             find_dangling(&directory)?;
@@ -229,7 +230,7 @@ impl Store {
                 "the limit for bytes per second is 0: give a higher one, or none",
             ));
         }
-        // With 0 nothing would ever be done.
+        // Zero would stall forever.
         options.parallel = options.parallel.max(1);
         options.part_bytes = options.part_bytes.max(1);
         let rate = options
@@ -257,8 +258,8 @@ impl Store {
         self.opened.can_list
     }
 
-    /// The content of a document; `None` if there is none. A document that is too long is cut after
-    /// the first byte too much, so that the parser refuses it.
+    /// The content of a document, or `None` if it does not exist. A document that is too long is
+    /// cut one byte beyond the limit, so that the parser refuses it.
     ///
     /// # Errors
     /// IO.
@@ -266,10 +267,10 @@ impl Store {
         self.block_on(self.get_document(name))
     }
 
-    /// The contents of documents, fetched side by side, in any order.
+    /// The contents of documents, fetched concurrently, in any order.
     ///
     /// # Errors
-    /// As for [`get`](Self::get).
+    /// Same errors as [`get`](Self::get).
     pub(crate) fn get_all(
         &self,
         names: &[ObjectName],
@@ -295,9 +296,9 @@ impl Store {
         self.get_once(name).await
     }
 
-    /// As [`get`](Self::get), for a document for which no other one vouches: read until two
-    /// readings agree (SPEC section 19). There is a difference if bytes were damaged on their way
-    /// and still make a document.
+    /// Same as [`get`](Self::get), for a document that no other digest covers: it is read until two
+    /// reads match (SPEC section 19). Reads differ if bytes were damaged on the way and still form
+    /// a document.
     ///
     /// # Errors
     /// IO.
@@ -305,9 +306,9 @@ impl Store {
         self.block_on(self.get_agreed_document(name))
     }
 
-    /// As [`get_all`](Self::get_all), and as [`get_agreed`](Self::get_agreed) those for which
-    /// nothing vouches: the highest commit, and the chain document. A reader that holds a version
-    /// has the digests of its commit and of the chain document.
+    /// Same as [`get_all`](Self::get_all), but documents that no digest covers, the highest commit
+    /// and the chain document, are read like [`get_agreed`](Self::get_agreed). A reader that holds
+    /// a version has the digests of its commit and of the chain document.
     ///
     /// # Errors
     /// IO.
@@ -420,10 +421,10 @@ impl Store {
         Ok(self.objects_and_probes()?.0)
     }
 
-    /// The same with the probes that the list has.
+    /// Same as [`objects`](Self::objects), with the probes in the list.
     ///
     /// # Errors
-    /// As for [`objects`](Self::objects).
+    /// Same errors as [`objects`](Self::objects).
     pub(crate) fn objects_and_probes(&self) -> Result<(Vec<StoredObject>, Vec<ObjectMeta>)> {
         if !self.opened.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
@@ -528,11 +529,11 @@ impl Store {
         self.put_if_absent_while(name, content, &|| true)
     }
 
-    /// As [`put_if_absent`](Self::put_if_absent), but before each attempt `may` is asked whether it
-    /// may be made. `false` then, too.
+    /// Same as [`put_if_absent`](Self::put_if_absent), but calls `may` before each attempt, and
+    /// returns `false` if the attempt is not allowed.
     ///
     /// # Errors
-    /// As for [`put_if_absent`](Self::put_if_absent).
+    /// Same errors as [`put_if_absent`](Self::put_if_absent).
     pub(crate) fn put_if_absent_while(
         &self,
         name: ObjectName,
@@ -553,7 +554,8 @@ impl Store {
                 .await
             {
                 Ok(_) => Ok(true),
-                // S3 says so too when somebody else is just writing it, who may not succeed.
+                // S3 also answers this while another client is writing the object, which may still
+                // fail.
                 Err(
                     error @ (StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }),
                 ) => {
@@ -922,7 +924,7 @@ fn system_errors(error: &StoreError) -> impl Iterator<Item = io::ErrorKind> {
         .map(io::Error::kind)
 }
 
-/// What was found; `None` if there is no such object.
+/// The object, or `None` if it does not exist.
 fn if_found<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match found {
         Err(StoreError::NotFound { .. }) => Ok(None),

@@ -74,7 +74,7 @@ impl<S: RangeSource + Sync> Source for StoredLink<'_, S> {
                 offset.saturating_add(length),
             ))?;
             let (bytes, size) = range.ok_or_else(|| file.missing())?;
-            // The digest is looked at elsewhere.
+            // Another place checks the digest.
             file.check(size, file.digest)?;
             if bytes.len() != out.len() {
                 let error = Error::io("reading", io::ErrorKind::UnexpectedEof.into());

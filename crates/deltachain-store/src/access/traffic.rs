@@ -1,4 +1,4 @@
-//! What comes from a store, what fails there, and whether it is worth waiting for.
+//! Traffic of a store: bytes received, failures, and progress.
 
 use std::io;
 use std::pin::pin;
@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 const LEAST_BYTES_PER_SECOND: u64 = 64 << 10;
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// How often requests to a copy are checked for progress.
+/// Interval at which requests to a copy are checked for progress.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A failure, and when it happened.

@@ -16,7 +16,7 @@ use crate::observer::{Observer, Phase};
 const MOST_PARTS: u64 = 10_000;
 const LEAST_PART: u64 = 5 << 20;
 
-/// How long a server may take to forget the parts of an upload that has failed, at most.
+/// Time limit for aborting a failed upload at the server.
 const ABORT: Duration = Duration::from_secs(5);
 
 impl Store {

@@ -12,7 +12,7 @@ use crate::access::links::find_dangling;
 use crate::access::opened::OpenStore;
 use crate::access::options::StoreOptions;
 
-/// What to write for URLs of other programs.
+/// Replacements for URL schemes of other programs.
 const FOREIGN: [(&str, &str); 4] = [
     (
         "hf",

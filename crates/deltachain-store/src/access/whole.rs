@@ -124,10 +124,10 @@ pub(crate) async fn read_whole(
     chain_file.check(size, Digest(*hasher.finalize().as_bytes()))
 }
 
-/// Reads all of an object, and checks that it is what the document says.
+/// Reads a whole object, and checks that its size and digest are those in the document.
 ///
 /// # Errors
-/// As for [`read_whole`]; the progress's.
+/// Same errors as [`read_whole`]; the errors of `progress`.
 pub(crate) fn check_whole(
     store: &Store,
     chain_file: ChainFile<'_>,
@@ -142,10 +142,11 @@ pub(crate) fn check_whole(
     ))
 }
 
-/// Checks that an object is there and has the right size. When it was stored, by the store's clock.
+/// Checks that an object exists and has the right size. Returns the time at which it was stored, by
+/// the store's clock.
 ///
 /// # Errors
-/// As for [`read_whole`], without the errors of reading.
+/// Same errors as [`read_whole`], without the errors of reading.
 pub(crate) fn check_there(store: &Store, chain_file: ChainFile<'_>) -> Result<SystemTime> {
     let (object, file) = chain_file.place();
     let found = store.find(object)?.ok_or_else(|| chain_file.missing())?;

@@ -28,10 +28,10 @@ use crate::observer::{InPhase, Observer, Phase};
 pub(crate) const LEAVE_OUT: &str = "--exclude PATTERN leaves files out, --no-assets all of them; \
                                     in Python Like(exclude=) and Like(other_files=False)";
 
-/// Stores the other files of a model directory and its folders, and gives them as a commit names
-/// them, ascending by name. The assets that `known` has are in the store. The observer is told
-/// which files are left out: those of trainers, those that `exclude` has patterns of, and those
-/// that cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
+/// Stores the other files of a model directory and its folders, and returns them as a commit names
+/// them, ascending by name. Assets in `known` are in the store already. The observer learns which
+/// files are left out: files of trainers, files that match a pattern of `exclude`, and files that
+/// cannot be assets (R-LAY-02). Temporary copies are in `scratch`.
 ///
 /// # Errors
 /// USAGE if there are more than a commit can name, or a pattern would leave tensors out; IO, also
@@ -145,8 +145,8 @@ fn store_asset(
     if known.contains(&file) || store.find(asset.object_name())?.is_some_and(is_there) {
         return Ok(asset);
     }
-    // A copy, so that the bytes stored are the bytes hashed, even if somebody writes to the file
-    // meanwhile.
+    // A copy, so that the stored bytes are the hashed bytes, even if another process writes to the
+    // file meanwhile.
     let mut copied = unfinished::file(scratch).map_err(failed_with("copying", path))?;
     let uploading = InPhase::begin(observer, Phase::Upload, file.size);
     if copy(path, copied.as_file_mut(), &())? != file {

@@ -13,23 +13,22 @@ use crate::directory::names::make_place;
 use crate::fetching::cache::hashed;
 use crate::observer::Observer;
 
-/// Where the other files of every version come from: configuration, tokenizer.
+/// Source of the other files of every version: configuration, tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum OtherFiles {
     /// From the chain: they are the assets of the version.
     #[default]
     Assets,
-    /// From this directory. They may become second names (hard links) for the same files, so
-    /// replace them instead of changing them. When they have been, the next
-    /// [`prepare`](crate::Follower::prepare) takes the new ones, also for the version that is held.
-    /// Files in folders are taken, too, except for the files that [`ModelListing`] leaves out and
-    /// those that cannot be read; the observer is told.
+    /// This directory. The follower may create hard links to its files, so replace files instead of
+    /// changing them. The next [`prepare`](crate::Follower::prepare) takes replaced files, also for
+    /// the version that is held. Files in folders are taken, too, except for files that
+    /// [`ModelListing`] leaves out and unreadable files, which are reported to the observer.
     Directory(PathBuf),
     /// From nowhere.
     None,
 }
 
-/// How many names the user is told of.
+/// Maximum number of names in a message.
 const SHOWN: usize = 50;
 
 /// Makes a directory of the files of a model that hold the tensors.
@@ -45,9 +44,9 @@ pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts the other files of the directory `from` and of its folders into the directory `to`. Not
-/// taken: hidden files, safetensors files and their indexes. The observer is told what cannot be
-/// taken, and what is left out.
+/// Puts the other files of the directory `from` and of its folders into the directory `to`, except
+/// for hidden files, safetensors files and their indexes. The observer learns which files cannot be
+/// taken or are left out.
 ///
 /// # Errors
 /// USAGE if files of tensors lie in a folder that has the name of a file; IO.

@@ -29,7 +29,7 @@ pub struct HeldVersion<D = PathBuf> {
     /// The commit's metadata: what was given when it was published, and hints of the format
     /// (`deltachain.*`).
     pub metadata: BTreeMap<String, String>,
-    /// How many shards the version has.
+    /// Number of shards of the version.
     pub(crate) of: usize,
     /// Patterns of the tensors that have been taken; all if `None`.
     pub(crate) taken: Option<Vec<String>>,
@@ -46,8 +46,8 @@ pub struct HeldVersion<D = PathBuf> {
     /// The directory of its files. Nothing for a version in memory.
     #[serde(skip)]
     pub directory: D,
-    /// How far it is proven that this is the version. A directory, and memory of the follower's
-    /// own, is hashed.
+    /// Level of proof that this is the version. A directory and the follower's own memory are
+    /// hashed.
     #[serde(skip, default = "hashed")]
     pub proof: Proof,
     /// The sums of each shard, as far as they are known; none except for memory that is changed in

@@ -9,22 +9,22 @@ use deltachain::{Error, Result};
 
 use crate::observer::{Observer, Phase};
 
-/// How long a lock is waited for that others hold for a moment. Whoever holds it longer has been
+/// Time to wait for a lock that processes hold only briefly. A process that holds it longer was
 /// stopped, or hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After this the observer is told.
+/// Time after which the observer learns of the wait.
 const A_MOMENT: Duration = Duration::from_secs(1);
-/// How often it is tried meanwhile.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The name of the file.
 pub(crate) const LOCK: &str = "lock";
 
-/// Opens a file to lock it, and makes it if there is none. Nothing but a regular file is opened: a
-/// pipe would wait for ever, and a link may lead to somebody else's file.
+/// Opens a file to lock it, and creates it if it does not exist. Only a regular file is opened: a
+/// pipe would block forever, and a symbolic link may lead to a foreign file.
 ///
 /// # Errors
-/// IO, also if it is something else.
+/// IO, also if the path is something else.
 pub(crate) fn open_lock(path: &Path) -> Result<File> {
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         let text = "not a regular file, so it cannot be locked";
@@ -38,8 +38,8 @@ pub(crate) fn open_lock(path: &Path) -> Result<File> {
     opened.map_err(|error| Error::io("locking", error).in_file(path))
 }
 
-/// Locks a file of a directory that others lock for a moment. The observer is told if that takes
-/// longer.
+/// Locks a file of a directory that other processes lock briefly. The observer learns of a longer
+/// wait.
 ///
 /// # Errors
 /// USAGE if another process keeps it locked; IO; the observer's error, if it ends the waiting.

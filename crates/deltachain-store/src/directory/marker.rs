@@ -1,5 +1,5 @@
-//! The file that says that a directory is kept by this program: `deltachain.directory`. Without it,
-//! a directory in which something lies is somebody else's, and nothing in it is touched.
+//! The file `deltachain.directory` marks a directory that this program manages. A directory without
+//! it that is not empty is foreign, and is not touched.
 
 use std::fs;
 use std::path::Path;

@@ -12,8 +12,7 @@
 //! .tmp-deltachain-*      unfinished, removed when the directory is opened
 //! ```
 //!
-//! A directory that holds anything else belongs to somebody else, and so does what lies beside
-//! these.
+//! A directory with anything else in it is foreign, and so are other files beside these.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -46,18 +45,18 @@ pub(crate) struct ModelDirectory {
     pub(crate) path: PathBuf,
     /// Unlocked when it is closed.
     lock: File,
-    /// What lay in the places of our things when it was opened and is not ours.
+    /// Foreign files that were in the places of our own when the directory was opened.
     foreign: Vec<PathBuf>,
     /// The foreign files that the observer has been told of.
     told: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl ModelDirectory {
-    /// Makes the directory if there is none, locks it, and removes unfinished files.
+    /// Creates the directory if it does not exist, locks it, and removes unfinished files.
     ///
     /// # Errors
-    /// USAGE if another process has locked it, or if it is the directory of another program, in
-    /// which nothing is touched then; IO, also if something is in the place of `current`.
+    /// USAGE if another process holds the lock, or if the directory is foreign, which is then not
+    /// touched; IO, also if a foreign file is in the place of `current`.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         check_current(path)?;
         own(path, DirectoryKind::Model)?;
@@ -79,8 +78,7 @@ impl ModelDirectory {
         })
     }
 
-    /// Whether this is still the directory that was opened: nobody has removed it, or put another
-    /// one in its place.
+    /// True if this is still the directory that was opened, and not a new one in its place.
     pub(crate) fn is_there(&self) -> bool {
         let lock = self.path.join(LOCK);
         fs::symlink_metadata(lock).is_ok_and(|found| {
@@ -95,16 +93,16 @@ impl ModelDirectory {
         self.path.join(CACHE)
     }
 
-    /// Removes all versions but that which `current` leads to, and begins a new one, in a directory
-    /// of its own, which is given with the place where it lies unfinished. Files of others stay,
-    /// and the observer is told.
+    /// Removes all versions except the target of `current`, and begins a new one. Returns the
+    /// directory of the new version, and the unfinished place that contains it. Foreign files stay,
+    /// and the observer learns of them.
     ///
     /// # Errors
     /// IO, also if a symbolic link is in the place of one of our directories.
     pub(crate) fn begin(&self, observer: &dyn Observer) -> Result<(UnfinishedDirectory, PathBuf)> {
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
-        // Where it leads is of no interest if it leads nowhere.
+        // A dangling link is ignored.
         let current = target_of_current(&self.path).ok().flatten();
         let failed = |error| Error::io("removing old versions", error).in_file(&versions);
         let mut foreign = self.foreign.clone();

@@ -10,7 +10,7 @@ use deltachain::{Error, Result};
 
 /// The beginning of the names of unfinished things.
 pub(crate) const UNFINISHED: &str = ".tmp-deltachain-";
-/// How many letters and digits follow, which are drawn by chance.
+/// Number of random letters and digits that follow.
 pub(crate) const RANDOM: usize = 12;
 
 /// Whether this is the name of something unfinished.
@@ -28,7 +28,7 @@ pub(crate) fn is_link(name: &OsStr) -> bool {
         .is_some_and(|digest| is_hex(digest, 64))
 }
 
-/// How many directories of one version there may be at a time.
+/// Maximum number of directories of one version at a time.
 const MAKINGS: usize = 10;
 
 /// The names that the directory of a version may have. The first is `name`; the others are used if
@@ -73,10 +73,10 @@ pub(crate) fn is_real_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
-/// Makes a directory if there is none.
+/// Creates a directory if it does not exist.
 ///
 /// # Errors
-/// IO, also if there is a symbolic link, which may lead to files of others.
+/// IO, also if the path is a symbolic link, which may lead to foreign files.
 pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
@@ -94,12 +94,10 @@ pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     }
 }
 
-/// Where the file of a path name is to be in a directory of the program. The folders that it lies
-/// in are made.
+/// The path of a file in a directory of the program. Creates the folders that contain it.
 ///
 /// # Errors
-/// USAGE if there is a folder of this name; IO, also if a symbolic link is in the place of a
-/// folder.
+/// USAGE if a folder has this name; IO, also if a symbolic link is in the place of a folder.
 pub(crate) fn make_place(directory: &Path, name: &str) -> Result<PathBuf> {
     for (end, _) in name.match_indices('/') {
         make_real_directory(&directory.join(&name[..end]))?;

@@ -1,5 +1,4 @@
-//! Which directories belong to the program: one that is not empty and has no marker belongs to
-//! somebody else.
+//! Ownership of directories: a directory that is not empty and has no marker is foreign.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,7 +11,7 @@ use crate::directory::marker::{DirectoryKind, MARKER};
 use crate::directory::{names, unfinished};
 use crate::there::if_there;
 
-/// How many names a refusal gives.
+/// Maximum number of names in a refusal.
 const SHOWN: usize = 5;
 
 /// Makes a directory one that the program keeps. It may be missing or empty, or have the marker
@@ -36,8 +35,8 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
     if kind.marks(directory)? {
         return Ok(());
     }
-    // Somebody who begins the same directory at this moment has such a file there, or was killed
-    // then.
+    // A process that creates the same directory right now has such a file in it, or was killed
+    // while it did.
     names.retain(|name| !names::is_unfinished(name));
     if !names.is_empty() {
         names.sort_unstable();
@@ -88,8 +87,8 @@ pub(crate) fn check_outside(directory: &Path, chain: Option<&Path>) -> Result<()
     Ok(())
 }
 
-/// Where a path leads by way of its symbolic links. Parts of the path that are not there yet will
-/// be directories.
+/// Resolves the symbolic links of a path. Missing parts of the path count as directories to be
+/// created.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     let mut at = PathBuf::new();
     for component in std::path::absolute(path)?.components() {
@@ -108,7 +107,7 @@ pub(crate) fn write_own(directory: &Path, name: &str, content: &[u8]) -> io::Res
     replace(directory, name, content, true)
 }
 
-/// As [`write_own`]; without `sync`, a crash of the machine may undo it.
+/// Same as [`write_own`], but without `sync` a crash of the machine may undo it.
 pub(crate) fn replace(directory: &Path, name: &str, content: &[u8], sync: bool) -> io::Result<()> {
     let mut file = unfinished::shared_file(directory)?;
     file.write_all(content)?;
@@ -133,7 +132,7 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// As [`sync_directory`], with the folders in it.
+/// Same as [`sync_directory`], for the directory and all folders in it.
 pub(crate) fn sync_folders(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

@@ -1,4 +1,4 @@
-//! How much room is left on a disk, and whether it is one.
+//! Free space of a disk; detection of file systems in memory.
 
 use std::io;
 use std::path::Path;

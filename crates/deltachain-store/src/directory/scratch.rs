@@ -1,6 +1,6 @@
-//! Where everything lies that is built only to look at it, or to make links from it: one private
-//! directory of each user, with a directory for each run. If a run is killed, the next run removes
-//! the files that it leaves.
+//! Private directories for versions that are built only to check them or to make links from them:
+//! one for each user, with a directory for each run. If a run is killed, the next run removes its
+//! files.
 
 use std::env;
 use std::fs::{self, File};
@@ -14,11 +14,11 @@ use crate::directory::names::{is_real_directory, is_real_file, is_unfinished};
 use crate::directory::unfinished::{self, UnfinishedDirectory};
 use crate::observer::Observer;
 
-/// A directory for one run, which nobody else can read. It is removed with everything in it when
-/// this is dropped.
+/// A directory for one run, which other users cannot read. Dropping this removes it with everything
+/// in it.
 ///
-/// It lies in `deltachain-scratch-USER`, which is made where it is needed: `USER` is the number of
-/// the user. A process that makes a new one removes those of processes that have been killed.
+/// It is in `deltachain-scratch-USER`, which is created on demand: `USER` is the number of the
+/// user. A process that creates a new one removes the directories of killed processes.
 #[derive(Debug)]
 pub struct Scratch {
     directory: UnfinishedDirectory,
@@ -36,7 +36,7 @@ impl Scratch {
     pub fn new(place: Option<&Path>, observer: &dyn Observer) -> Result<Self> {
         let private = private(&place.map_or_else(env::temp_dir, Path::to_owned))?;
         let failed = |error| Error::io("creating a temporary directory", error).in_file(&private);
-        // One at a time, so that nobody removes what another one is about to lock.
+        // One at a time, so that no process removes a directory that another one is about to lock.
         let guard = open_lock(&private.join(LOCK))?;
         wait_for(&guard, &private, observer)?;
         let dead = dead(&private).map_err(failed)?;
@@ -69,7 +69,8 @@ fn dead(private: &Path) -> io::Result<Vec<(PathBuf, Option<File>)>> {
             continue;
         }
         let lock = path.join(LOCK);
-        // Where there is none, the run was killed before it made it, or when it removed it.
+        // Without a lock file, the run was killed before it created the file, or while it removed
+        // the directory.
         let lock = if is_real_file(&lock) {
             File::options().write(true).open(lock).ok()
         } else {

@@ -36,12 +36,12 @@ impl Drop for UnfinishedDirectory {
     }
 }
 
-/// A file that is removed when it is dropped, unless it gets another name. Nobody else can read it.
+/// A file that is removed when it is dropped, unless it is renamed. Other users cannot read it.
 pub(crate) fn file(place: &Path) -> io::Result<NamedTempFile> {
     builder().tempfile_in(place)
 }
 
-/// As [`file()`], but who may read it is left to the user, as for other files.
+/// Same as [`file()`], but with the usual permissions (umask).
 pub(crate) fn shared_file(place: &Path) -> io::Result<NamedTempFile> {
     let mut builder = builder();
     #[cfg(unix)]

@@ -81,11 +81,11 @@ fn add_files(directory: &Path, folder: &str, files: &mut BTreeMap<String, u64>) 
     Ok(())
 }
 
-/// Opens the files of tensors that the version has, by its record: whatever their folders are
-/// called, and whatever somebody has put beside them.
+/// Opens the safetensors files of the version that its record names, and ignores other files beside
+/// them.
 ///
 /// # Errors
-/// As for [`SafetensorsState::open_files`].
+/// Same errors as [`SafetensorsState::open_files`].
 pub(crate) fn open_model(held: &HeldVersion) -> Result<SafetensorsState> {
     let is_of_tensors = |name: &&str| name.ends_with(".safetensors");
     SafetensorsState::open_files(

@@ -14,12 +14,12 @@ use tempfile::NamedTempFile;
 use crate::directory::names::{is_link, is_real_file, make_real_directory};
 use crate::directory::unfinished;
 
-/// Fetched files. A file gets its name when its digest has been found right. As it may not reach
-/// the disk before a crash, that is looked at again when it is used.
+/// Fetched files. A file gets its name after its digest was verified. It may not reach the disk
+/// before a crash, so the digest is verified again when the file is used.
 #[derive(Debug, Clone)]
 pub(crate) struct Cache {
     directory: PathBuf,
-    /// How many bytes may stay.
+    /// Maximum number of bytes to keep.
     limit: u64,
 }
 
@@ -34,8 +34,8 @@ pub(crate) fn hashed(path: &Path) -> io::Result<FileReference> {
 }
 
 impl Cache {
-    /// Makes the directory if there is none, and removes unfinished files. It is one of the
-    /// program's own.
+    /// Creates the directory, which belongs to the program, if it does not exist, and removes
+    /// unfinished files.
     pub(crate) fn open(directory: PathBuf, limit: u64) -> Result<Self> {
         make_real_directory(&directory)?;
         let failed = |error| Error::io("removing what is unfinished", error).in_file(&directory);
@@ -47,7 +47,7 @@ impl Cache {
         self.directory.join(format!("{}.dcf", file.digest))
     }
 
-    /// Whether the file is there. Only its length is looked at.
+    /// True if the file exists and has the right length; its bytes are not read.
     pub(crate) fn has(&self, file: &FileReference) -> bool {
         fs::symlink_metadata(self.path(file))
             .is_ok_and(|found| found.is_file() && found.len() == file.size)

@@ -27,7 +27,7 @@ const PARTS: u64 = 64;
 /// No part is smaller: each is a request.
 const LEAST_PART_BYTES: u64 = 256 << 10;
 
-/// How often a waiting thread checks for new data.
+/// Interval at which a waiting thread checks for new data.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A link that is being fetched. When all of it has come and is right, it is put into the cache.
@@ -38,7 +38,7 @@ pub(crate) struct Download<'a> {
     observer: &'a dyn Observer,
     /// The bytes that have come so far.
     source: FileSource,
-    /// How many bytes were reported to the observer.
+    /// Number of bytes reported to the observer.
     reported: AtomicU64,
     /// The thread that fetches stops when there is no receiver any more, and there is no sender any
     /// more when it has ended.
@@ -49,7 +49,7 @@ pub(crate) struct Download<'a> {
 /// The progress that a fetching thread reports while it fetches.
 #[derive(Debug, Default)]
 struct DownloadProgress {
-    /// How many bytes have been written.
+    /// Number of bytes written.
     bytes: u64,
     has_failed: bool,
 }

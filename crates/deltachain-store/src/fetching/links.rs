@@ -51,7 +51,7 @@ impl From<Error> for Blame {
     }
 }
 
-/// What has been read of the links of each shard: all but the segments.
+/// The headers and indexes of the links of each shard.
 pub(crate) type OpenedLinks = Vec<Vec<LinkReader<()>>>;
 
 /// The links of a plan.

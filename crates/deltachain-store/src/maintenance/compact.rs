@@ -17,7 +17,8 @@ use crate::publishing::kept::{KeptPlace, KeptVersion};
 use crate::publishing::new_link::{NewLink, RouteCoding};
 use crate::publishing::published::PublishedRoute;
 
-/// How often routes are made anew that came into force too late after their files.
+/// Number of times that routes are made again because they came into force too late after their
+/// files.
 const ROUNDS: u32 = 3;
 
 /// Number of attempts to add routes while other processes keep adding theirs.
@@ -43,9 +44,9 @@ impl CompactOptions {
         from: Vec<u64>,
         /// Whether a snapshot is made.
         snapshot: bool,
-        /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles).
-        /// But the new routes are never taken in place: readers in place trust the routes of the
-        /// commit alone.
+        /// Profiles of the new routes; see
+        /// [`PublishOptions::profiles`](crate::PublishOptions::profiles). The new routes are never
+        /// taken in place: readers in place trust only the routes of the commit.
         profiles: Vec<Profile>,
         /// Limits for documents and links that are read.
         limits: Limits,

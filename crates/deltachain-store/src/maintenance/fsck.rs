@@ -29,9 +29,9 @@ deltachain::setters! {
     /// The options of a check of a chain: what is checked.
     #[derive(Debug, Clone)]
     pub struct FsckOptions {
-        /// Where versions are built to apply every link; assets are read then, too. `None` checks
-        /// only documents, files, the links' headers and indexes, and the sizes of assets. The
-        /// versions that are built there are left there.
+        /// The directory in which versions are built to apply every link; then assets are read,
+        /// too. `None` checks only documents, files, the links' headers and indexes, and the sizes
+        /// of assets. The built versions are not removed.
         pub deep: Option<PathBuf> = None,
         /// Limits for documents and links.
         pub limits: Limits = Limits::default(),
@@ -239,7 +239,7 @@ fn hints<'a>(
     Ok((lost, hints))
 }
 
-/// The hints in notes that count for nobody.
+/// The hints in notes that no key counts.
 fn hints_of_notes(
     objects: &[StoredObject],
     entries: &BTreeMap<u64, HistoryEntry>,

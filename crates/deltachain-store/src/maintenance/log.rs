@@ -106,10 +106,10 @@ pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Ve
         .collect())
 }
 
-/// One version, or the head. `trust` says whose signatures count.
+/// One version, or the head. `trust` has the keys whose signatures count.
 ///
 /// # Errors
-/// As for [`log`]; R-CHN-03 (`CHAIN`) if there is no such version.
+/// Same errors as [`log`]; R-CHN-03 (`CHAIN`) if the version does not exist.
 pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Result<LogEntry> {
     let mut documents = Documents::new();
     let (read, entry) = one(store, version, &mut documents, &Limits::default())?;

@@ -1,4 +1,4 @@
-//! The signers of a version, for reports: the trusted keys, or whoever claims to have signed.
+//! The signers of a version, for reports: the trusted keys, or without trust all keys with a note.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ pub struct Signers {
     /// Name and key ID of each signature. They prove nothing.
     #[serde(rename = "claimed_signers")]
     pub claimed: BTreeSet<ClaimedSigner>,
-    /// Whether enough trusted keys signed; `None` if nobody says whom to trust.
+    /// True if enough trusted keys signed; `None` without trusted keys.
     pub signed: Option<bool>,
-    /// The trusted keys that signed; `None` if nobody says whom to trust.
+    /// The trusted keys that signed; `None` without trusted keys.
     pub signed_by: Option<Vec<VerifierKey>>,
 }
 

@@ -13,7 +13,7 @@ use crate::directory::status::{TrustStatus, inspect_directory};
 use crate::operation::records::{Failure, FollowStatus, Records, ServerRecord, StoreRecord};
 use crate::operation::time::Time;
 
-/// How far behind is healthy.
+/// Limit of a healthy lag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxLag {
     /// Versions behind the newest one that has been seen.
@@ -119,7 +119,7 @@ pub struct Health {
     pub metadata: Option<BTreeMap<String, String>>,
     /// The directory of its files.
     pub directory: Option<String>,
-    /// How far its files were proven when they were built, as
+    /// Level of proof of its files when they were built, as
     /// [`Proof::name`](deltachain::memory::Proof::name).
     pub proof: Option<&'static str>,
     /// Whether only signed versions are taken, and what is known of that; `None` if every version
@@ -135,7 +135,7 @@ pub struct Health {
     head: Option<u64>,
     /// Versions behind the newest one that has been seen; `None` if none has been seen.
     pub lag_versions: Option<u64>,
-    /// How long ago the directory was seen to be at the newest version, in seconds.
+    /// Seconds since the directory was last seen at the newest version.
     pub lag_seconds: Option<f64>,
     /// The last poll.
     last_look: Option<Time>,
@@ -158,19 +158,19 @@ pub struct Health {
     /// Why those that download the chain themselves load its versions as a whole; `None` if they do
     /// not.
     pub whole: Option<String>,
-    /// Whether all servers are ready for requests; `None` without servers, or if nobody says how
-    /// far behind is healthy.
+    /// True if all servers are ready for requests; `None` without servers or without a limit of the
+    /// lag.
     ready: Option<bool>,
 }
 
-/// How the command of --exec does for the version held.
+/// Status of the command of --exec for the held version.
 #[derive(Debug, Serialize)]
 pub struct CommandHealth {
     /// When it succeeded.
     pub succeeded: Option<Time>,
     /// Whether it is running.
     pub running: bool,
-    /// How often it has failed for this version.
+    /// Number of failures for this version.
     failures: u64,
     /// Why it failed last.
     last_failure: Option<String>,

@@ -45,13 +45,12 @@ const REMOVE_RECORD: &str = "remove it: `follow` writes the record again";
 /// No record is longer than this.
 const LONGEST: u64 = 1 << 20;
 
-/// How often the lock is tried, and the pause between two tries: a process that checks the lock
+/// Number of attempts to take the lock, and the pause between two: a process that checks the lock
 /// holds it for an instant.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// How following goes: `status.json`. A field that an older tool has not written is as in a new
-/// record.
+/// Status of a follower: `status.json`. A field that an older tool did not write has its default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FollowStatus {
@@ -257,8 +256,8 @@ impl Failure {
     }
 }
 
-/// True for a fault of this machine that lasts until somebody repairs it. Stores are only read by
-/// followers, so a full or read-only disk is never theirs.
+/// True for a fault of this machine that lasts until it is repaired. Followers only read stores, so
+/// a full or read-only disk is always local.
 fn is_local(error: &Error) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref());
     match source.map(io::Error::kind) {
@@ -273,7 +272,7 @@ fn is_local(error: &Error) -> bool {
     }
 }
 
-/// How the command of --exec does for the version held.
+/// Status of the command of --exec for the held version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandStatus {
@@ -281,7 +280,7 @@ pub struct CommandStatus {
     pub digest: String,
     /// Whether it is running.
     pub running: bool,
-    /// How often it has failed for this version.
+    /// Number of failures for this version.
     pub failures: u64,
     /// Why it failed last.
     pub last_failure: Option<String>,
@@ -334,7 +333,7 @@ pub struct ServersRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerRecord {
-    /// Where it is.
+    /// URL of the server.
     pub url: String,
     /// The version that it had at the last look; nothing if none, or if it is not known which.
     pub version: Option<u64>,
@@ -344,7 +343,7 @@ pub struct ServerRecord {
     pub changing: bool,
     /// Whether it has been paused, and not told to go on.
     pub paused: bool,
-    /// How often it has failed since it last had the version that was wanted.
+    /// Number of failures since the server last had the wanted version.
     pub failures: u64,
     /// Why it failed last.
     pub last_failure: Option<String>,
@@ -371,10 +370,10 @@ impl Records {
         &self.directory
     }
 
-    /// How following goes. `None` if nobody has followed.
+    /// The status of the follower; `None` if no follower has written one.
     ///
     /// # Errors
-    /// IO, also if the file is not ours.
+    /// IO, also if the file is foreign.
     pub fn status(&self) -> Result<Option<FollowStatus>> {
         self.read(STATUS)
     }
@@ -388,10 +387,10 @@ impl Records {
         self.write(STATUS, status, false)
     }
 
-    /// The version for which the command has succeeded. `None` if there is none.
+    /// The version for which the command has succeeded, or `None`.
     ///
     /// # Errors
-    /// IO, also if the file is not ours.
+    /// IO, also if the file is foreign.
     pub fn ran(&self) -> Result<Option<Ran>> {
         self.read(RAN)
     }
@@ -427,9 +426,9 @@ impl Records {
         }
     }
 
-    /// Says that this process follows, until the file is closed. Only one process does: it has
-    /// locked the directory. `None` if the file system has no locks: then nobody can see that it
-    /// follows.
+    /// Marks this process as the follower, until the file is closed. There is only one, which has
+    /// locked the directory. `None` if the file system has no locks: then other processes cannot
+    /// see the follower.
     pub fn lock(&self) -> Option<File> {
         let file = open_lock(&self.directory.join(LOCK)).ok()?;
         for _ in 0..LOCK_TRIES {
@@ -450,10 +449,10 @@ impl Records {
     /// Whether a process follows.
     pub(crate) fn is_locked(&self) -> bool {
         let path = self.directory.join(LOCK);
-        // Nothing else is opened: a pipe would wait for somebody.
+        // Only a regular file is opened: a pipe would block.
         let is_file = is_real_file(&path);
-        // It may be held for an instant here. `lock` above allows for that, and nobody else takes
-        // the lock.
+        // This check holds the lock for an instant. `lock` above allows for that, and no other
+        // process takes the lock.
         is_file
             && File::open(path)
                 .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))

@@ -25,7 +25,7 @@ impl Time {
         Self::now().0.checked_sub(passed).map(Self)
     }
 
-    /// How long ago it was. Clocks jump: what would be negative is 0.
+    /// The time since then. Clocks jump: a negative time becomes 0.
     pub fn age(self) -> Duration {
         Self::now().0.duration_since(self.0).unwrap_or_default()
     }
@@ -62,7 +62,7 @@ impl Display for Time {
     }
 }
 
-/// How it is written in JSON.
+/// The format in JSON.
 mod as_text {
     use super::{Deserialize, Deserializer, Serializer, SystemTime, Time, de};
 

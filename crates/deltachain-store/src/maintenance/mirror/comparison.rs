@@ -264,7 +264,7 @@ impl Comparison<'_> {
                 continue;
             };
             bad.insert(version);
-            // One of the two is wrong, and nobody can tell which.
+            // One of the two is wrong, and it is unknown which.
             if fault.breaks(&["R-CHN-04"]) {
                 bad.extend(version.checked_sub(1));
             }

@@ -29,10 +29,10 @@ use crate::observer::{Observer, Phase};
 /// signature may have changed what belongs to older versions.
 const BETWEEN_COMPARISONS: Duration = Duration::from_hours(1);
 
-/// The same if there were problems: somebody may have mended them.
+/// Same, after a round with problems, which an operator may have repaired meanwhile.
 const WITH_PROBLEMS: Duration = Duration::from_mins(5);
 
-/// How often a round begins again because the source was pruned meanwhile.
+/// Number of times that a round begins again because the source was pruned meanwhile.
 const ATTEMPTS: u32 = 5;
 
 deltachain::setters! {
@@ -66,7 +66,7 @@ pub struct Mirror {
     was_finished: bool,
 }
 
-/// What the rounds so far have found.
+/// Findings of the rounds so far.
 #[derive(Debug, Clone)]
 struct Known {
     /// When everything was compared last.
@@ -74,7 +74,7 @@ struct Known {
     /// True if a round since then has met problems.
     has_problems: bool,
     chain: Vec<u8>,
-    /// The newest version of the copy; `None` if there is none.
+    /// The newest version of the copy; `None` if the copy has no version.
     head: Option<KnownHead>,
     /// Commits and notes of the source above it.
     above: BTreeMap<ObjectName, u64>,
@@ -99,7 +99,7 @@ impl Known {
         self.compared.elapsed() >= after
     }
 
-    /// What is known after a round with this report. `above` is what the source listed.
+    /// The findings after a round with this report. `above` is the listing of the source.
     fn after(
         known: Option<&Self>,
         comparison: &Comparison<'_>,
@@ -142,7 +142,7 @@ impl Known {
     }
 }
 
-/// What a look after the newest version has found.
+/// Result of a search for something new after the newest version.
 enum News {
     Nothing,
     /// New versions or new signatures.
@@ -219,8 +219,8 @@ impl Mirror {
         Ok(self.destination.get(ObjectName::Chain)?.as_deref() == Some(chain))
     }
 
-    /// Looks for something new after the newest version: one GET and one LIST, or with trust two
-    /// LISTs, since commits that nobody has signed may stay above it.
+    /// Searches for something new after the newest version, by one GET and one LIST, or with trust
+    /// by two LISTs, since unsigned commits may stay above it.
     fn look(&self, known: &Known) -> Result<News> {
         let next = known.next();
         let has_trust = self.options.trust.is_some();
@@ -350,7 +350,7 @@ impl Mirror {
             && is_copied(0)
             && let Some(first) = history.entries.get(&0)
         {
-            // What marks an unfinished copy, so that two chains never mix.
+            // The mark of an unfinished copy comes first, so that two chains never mix.
             writing.store_files(first)?;
             writing.store_documents(|version| version == 0)?;
         }

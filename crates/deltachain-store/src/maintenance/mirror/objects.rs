@@ -18,14 +18,14 @@ pub(super) type Listed = BTreeMap<ObjectName, StoredObject>;
 /// again.
 pub(super) type ReadDocuments = BTreeMap<ObjectName, (StoredObject, Vec<u8>)>;
 
-/// How often a store is listed again because a document has gone that it listed.
+/// Number of times that a store is listed again because a listed document is gone.
 const ATTEMPTS: u32 = 5;
 
 /// Readers take no longer document (R-LIM-05).
 pub(super) const MOST_DOCUMENT_BYTES: u64 = 1 << 24;
-/// How a document begins that some version of the format may read (R-DOC-01).
+/// The first bytes of a document that some version of the format may read (R-DOC-01).
 const OPENING: &[u8] = b"{\"deltachain\":";
-/// How a note begins (SPEC section 23.2).
+/// The first bytes of a note (SPEC section 23.2).
 const NOTE_OPENING: &[u8] = b"deltachain commit v";
 
 /// The version that a document belongs to; `None` for the chain document, files and assets.

@@ -9,14 +9,14 @@ use crate::advice::problems;
 #[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct MirrorReport {
-    /// The newest version of the copy; `None` if there is none.
+    /// The newest version of the copy; `None` if the copy has no version.
     pub version: Option<u64>,
-    /// The newest version of the source, of those that are signed if keys are trusted; `None` if
-    /// there is none.
+    /// The newest version of the source, or the newest signed one if keys are trusted; `None` if it
+    /// does not exist.
     pub head: Option<u64>,
-    /// How many documents were copied now: commits, routes and signatures.
+    /// Number of documents copied in this round: commits, routes and signatures.
     pub documents: usize,
-    /// How many files were copied now.
+    /// Number of files copied in this round.
     pub files: usize,
     /// The bytes of these files.
     pub bytes: u64,

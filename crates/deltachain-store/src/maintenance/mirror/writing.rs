@@ -23,7 +23,7 @@ use crate::observer::{InPhase, Observer, Phase};
 /// The rules that a file breaks which is missing or damaged.
 const BAD_FILE: [&str; 4] = ["R-CHN-09", "R-CHN-10", "R-CHN-15", "R-CHN-16"];
 
-/// How the destination is asked for what it has.
+/// Way to find out which files the destination has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Looking {
     /// All of it is in the list.
@@ -304,7 +304,7 @@ impl<'a> Writing<'a> {
     /// Makes a copy a chain.
     ///
     /// # Errors
-    /// Those of [`store_documents`](Self::store_documents).
+    /// Same errors as [`store_documents`](Self::store_documents).
     pub(super) fn finish(&mut self) -> Result<()> {
         if self.comparison.is_finished {
             return Ok(());
