@@ -258,8 +258,8 @@ impl LentMemory {
     }
 }
 
-/// Changes tensors here with the interpreter's lock, so that no code in Python moves them after they
-/// have been compared. Whoever moves them without the lock is noticed afterwards.
+/// Changes tensors here with the interpreter's lock, so that no code in Python moves them after
+/// they have been compared. Whoever moves them without the lock is noticed afterwards.
 fn still<T>(all: &[MemoryRow], rows: &[usize], change: impl FnOnce() -> Result<T>) -> Result<T> {
     gate::attach(|py| {
         check(py, all, rows)?;

@@ -28,14 +28,14 @@ const PAGE: &str = "maintaining.md";
 const BEGIN: &str = "<!-- adequacy: begin -->\n";
 const END: &str = "<!-- adequacy: end -->";
 
-/// What came of switching a rule off.
+/// Results of switching a rule off.
 struct Measured<'a> {
     rule: &'a SpecRule,
     /// Vectors that break it.
     vectors: usize,
-    /// Those that are answered otherwise without it: another class or rule, acceptance, or a crash.
+    /// Cases with another answer without the rule: another class or rule, acceptance, or a crash.
     noticed: usize,
-    /// Those of them whose class changes, or that are not refused any more.
+    /// Cases among them whose class changes, or that are not refused any more.
     by_class: usize,
 }
 
@@ -161,8 +161,8 @@ fn measure<'a>(
     Ok(measured)
 }
 
-/// What the vectors of a rule lack, unless there is a reason; or that a reason is given where
-/// nothing is lacking.
+/// The defect of a rule's vectors, unless an exception explains it, or the exception that explains
+/// no defect.
 fn flaw(measured: &Measured<'_>, exceptions: &Exceptions) -> Option<String> {
     let Measured {
         rule: SpecRule { id, .. },

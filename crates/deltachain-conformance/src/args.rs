@@ -53,7 +53,7 @@ pub(crate) struct RunArgs {
     /// A wrong or missing rule id is a failure
     #[arg(long)]
     pub(crate) rules: bool,
-    /// How long a case may take
+    /// Time limit of a case
     #[arg(long, value_name = "SECONDS", default_value = "60")]
     pub(crate) timeout: NonZeroU64,
     /// Write a report as `JUnit` XML

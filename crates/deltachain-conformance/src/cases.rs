@@ -24,7 +24,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// What stands behind the `#` of a case's id.
+    /// The text after the `#` of a case's id.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Check => "check",
@@ -42,7 +42,7 @@ impl Operation {
         }
     }
 
-    /// What the protocol calls it.
+    /// The name in the protocol.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::EncodeCompact | Self::EncodeDirect | Self::EncodeLocal => "encode",
@@ -51,7 +51,7 @@ impl Operation {
     }
 }
 
-/// What must be answered.
+/// The expected answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Expectation<'a> {
     Refusal(&'a Refusal),
@@ -76,7 +76,7 @@ pub(crate) struct Case<'a> {
     pub(crate) vector: &'a Vector,
     pub(crate) operation: Operation,
     pub(crate) expectation: Expectation<'a>,
-    /// What a minimal chain reader may answer, too.
+    /// Another answer that a minimal chain reader may give.
     pub(crate) minimal: Option<&'a Refusal>,
     /// The routes in the answer of a testee that names them.
     pub(crate) routes: Option<&'a Vec<Vec<String>>>,

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// The one version of the index that this program reads.
 pub(crate) const FORMAT: u64 = 3;
 
-/// What a reader must know to be measured by a vector, and may say that it does not.
+/// Features that a vector may need, and that a reader may lack.
 pub(crate) const FEATURES: [&str; 33] = [
     "dense",
     "sparse",
@@ -60,8 +60,8 @@ pub(crate) const LAYOUTS: &str = "layouts";
 /// testees that name it.
 pub(crate) const ADDITIONS: [&str; 4] = ["signatures", IN_PLACE, "signatures-1.2", LAYOUTS];
 
-/// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of
-/// these.
+/// Features that a minimal chain reader (SPEC section 14) may lack: it does not get vectors with
+/// one of these.
 pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];
 
 #[derive(Debug, Deserialize)]
@@ -92,8 +92,8 @@ pub(crate) struct Minimal {
     pub(crate) replay: Option<Refusal>,
 }
 
-/// How to make a long file of a short one: the byte at this offset is repeated until the file has
-/// this length.
+/// Makes a long file of a short one: the byte at this offset is repeated until the file has this
+/// length.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Grown {
@@ -156,7 +156,7 @@ impl Kind {
     }
 }
 
-/// What a link is applied to.
+/// The base to which a link is applied.
 #[derive(Debug, Default, Deserialize)]
 #[serde(from = "Option<String>")]
 pub(crate) enum Base {
@@ -193,7 +193,7 @@ pub(crate) struct Held {
     pub(crate) chain: String,
     /// A whole state per shard.
     pub(crate) shards: Vec<String>,
-    /// A layout per shard, where layouts are looked at.
+    /// The layout of each shard, if layouts are checked.
     pub(crate) layouts: Option<Vec<HeldLayout>>,
 }
 
@@ -224,7 +224,7 @@ struct Seen {
     commit: String,
 }
 
-/// What `replay` takes of a version: all where nothing is said.
+/// The part of a version that `replay` takes: all by default.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Take {
@@ -234,7 +234,7 @@ pub(crate) struct Take {
     pub(crate) tensors: Option<Vec<String>>,
 }
 
-/// What each operation must answer.
+/// The expected answer of each operation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expect {
@@ -280,7 +280,7 @@ pub(crate) struct Refusal {
     pub(crate) rule: Option<String>,
 }
 
-/// Of `check`.
+/// Result of `check`.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeaderDigests {
@@ -306,7 +306,7 @@ pub(crate) struct Tensor {
     pub(crate) digest: String,
 }
 
-/// Of `patches`.
+/// Result of `patches`.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PatchesResult {
@@ -321,11 +321,11 @@ pub(crate) struct PatchResult {
     pub(crate) digest: String,
 }
 
-/// Of `sums`.
+/// Result of `sums`.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SumsResult {
-    /// Of each entry that is not a removal; none if the link has no sums.
+    /// Sums of each entry that is not a removal; `None` if the link has no sums.
     #[serde(deserialize_with = "present")]
     pub(crate) sums: Option<Vec<TensorSums>>,
 }
@@ -346,12 +346,12 @@ pub(crate) struct PieceSums {
     coded: Option<[u32; 2]>,
 }
 
-/// Of `document` and `encode`.
+/// Result of `document` and `encode`.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-/// Of `plan`.
+/// Result of `plan`.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlanResult {
@@ -362,18 +362,18 @@ pub(crate) struct PlanResult {
     pub(crate) routes: Option<Vec<Vec<String>>>,
 }
 
-/// Of `replay`.
+/// Result of `replay`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReplayResult {
     pub(crate) version: u64,
     pub(crate) digest: String,
-    /// What is in each shard that is taken: only the tensors that are taken.
+    /// The state of each shard that is taken: only the tensors that are taken.
     pub(crate) shards: BTreeMap<u64, StateResult>,
     /// Name to BLAKE3-256.
     #[serde(default)]
     pub(crate) assets: BTreeMap<String, String>,
-    /// BLAKE3-256 of the layout of each shard that is taken, where layouts are looked at.
+    /// BLAKE3-256 of the layout of each shard that is taken, if layouts are checked.
     pub(crate) layouts: Option<Vec<String>>,
 }
 

@@ -22,13 +22,13 @@ use crate::process::shortened;
 use crate::taken::taken;
 use crate::workshop::{Request, Workshop};
 
-/// What an answer is worth.
+/// Verdict about an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Right,
     /// The class is right, but the rule is another or missing.
     OtherRule(Option<String>),
-    /// What is wrong, in words.
+    /// The defect, in words.
     Wrong(String),
 }
 
@@ -536,7 +536,7 @@ fn check_checksum(link: &LinkReader<FileSource>) -> deltachain::Result<()> {
     ))
 }
 
-/// What an answer should have been, in words.
+/// The expected answer, in words.
 pub(crate) fn wanted(case: &Case<'_>) -> String {
     match case.expectation {
         Expectation::Refusal(Refusal {

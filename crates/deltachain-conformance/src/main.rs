@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Command::Mutants(args) => mutants::run(&args),
     };
     result.unwrap_or_else(|problem| {
-        // If standard error is gone there is nobody left to tell.
+        // If standard error is closed, there is no other place for the message.
         let _ = writeln!(anstream::stderr(), "error: {problem}");
         match problem {
             Problem::Usage(_) => ExitCode::from(2),

@@ -7,7 +7,7 @@ use std::path::Path;
 /// Result of everything that may stop the program.
 pub(crate) type Result<T = (), E = Problem> = std::result::Result<T, E>;
 
-/// What stopped the program, in words.
+/// The error that stopped the program, in words.
 #[derive(Debug)]
 pub(crate) enum Problem {
     /// The command line asks for something that makes no sense: exit code 2.

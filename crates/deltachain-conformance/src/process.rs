@@ -15,10 +15,10 @@ use crate::problem::{Problem, Result};
 
 /// Lines of standard error that are shown with a failure.
 const TAIL_LINES: usize = 12;
-/// How long a process that should end may take, and how long its last words may.
+/// Time limit for a process that should end, and for its last output.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How a testee is run.
+/// A running testee.
 #[derive(Debug)]
 pub(crate) struct Process {
     program: String,
@@ -27,7 +27,7 @@ pub(crate) struct Process {
     running: Option<Running>,
 }
 
-/// What came of asking.
+/// Result of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Line(String),
@@ -153,7 +153,7 @@ impl Process {
         Reply::Lost(message)
     }
 
-    /// What the process has written to standard error since the last call.
+    /// Output on standard error since the last call.
     pub(crate) fn take_tail(&mut self) -> Vec<String> {
         self.running
             .as_mut()

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     if let Some(path) = &args.json {
         json::write(&report, path)?;
     }
-    // Of a part of the suite nothing is listed.
+    // A part of the suite has no line for the list of implementations.
     let line = args
         .only
         .is_none()

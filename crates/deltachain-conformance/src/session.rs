@@ -63,7 +63,7 @@ pub(crate) enum Unasked {
     Unable(String),
 }
 
-/// What came of a case.
+/// Result of a case.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) verdict: Verdict,
@@ -85,7 +85,7 @@ impl Session {
         &self.hello.testee
     }
 
-    /// What it is asked, in the versions of SPEC.md: `1.0 and signatures`.
+    /// The versions of SPEC.md that it is tested for: `1.0 and signatures`.
     pub(crate) fn format(&self) -> String {
         let known: Vec<&str> = ADDITIONS
             .into_iter()
@@ -113,8 +113,8 @@ impl Session {
         let is_left_out = |feature: &&String| {
             ADDITIONS.contains(&feature.as_str()) && !self.hello.additions.contains(feature)
         };
-        // What an addition has put into a link, or beside it, is ignored by readers without it:
-        // they answer as ever.
+        // A reader without an addition ignores its bytes in a link or beside it, and answers as
+        // before.
         let is_of_any = |addition: &String| match case.operation {
             Operation::Check | Operation::Apply | Operation::Patches => true,
             Operation::Plan | Operation::Replay => addition == IN_PLACE,

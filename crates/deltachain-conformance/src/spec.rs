@@ -1,5 +1,5 @@
-//! What SPEC.md and its additions say about themselves: their sections, and their rules, each with
-//! the section that defines it and the steps in which readers check it.
+//! Parses SPEC.md and its additions: their sections, and their rules, each with the section that
+//! defines it and the steps in which readers check it.
 
 use serde::Serialize;
 
@@ -52,7 +52,7 @@ const ADDITIONS: [Addition; 3] = [
     },
 ];
 
-/// What steps mean by words, without naming rules: how the ids begin.
+/// Rules that steps describe in words, without naming them: prefixes of their ids.
 const IN_WORDS: [(&str, &[&str]); 5] = [
     ("index fields", &["R-INT-"]),
     ("its fields", &["R-INT-01", "R-INT-02", "R-INT-03"]),
@@ -84,10 +84,10 @@ pub(crate) struct SpecRule {
     class: String,
     /// Number of the section that defines it.
     pub(crate) section: String,
-    /// Where readers check it: steps of section 10; for the rules of part 2, of section 19; for
-    /// those of an addition, of the section of it that orders them.
+    /// The steps in which readers check it: of section 10, of section 19 for the rules of part 2,
+    /// and for the rules of an addition, of its section about order.
     steps: Vec<String>,
-    /// What it demands, in one line.
+    /// Its demand, in one line.
     text: String,
 }
 
@@ -256,7 +256,7 @@ fn demand_after(text: &str) -> String {
     text[..if end == 0 { read } else { end }].trim().to_owned()
 }
 
-/// What stands before a definition at its end, without the definitions in it.
+/// The text before a definition at its end, without the definitions in it.
 fn demand_before(text: &str) -> String {
     let text = text.trim_end().trim_end_matches(':');
     let start = ["; ", ". "]
@@ -266,7 +266,7 @@ fn demand_before(text: &str) -> String {
         .map_or(0, |place| place + 2);
     let mut demand = String::new();
     for (place, part) in text[start..].split("**").enumerate() {
-        // What was between the asterisks is an id; its class follows.
+        // The text between the asterisks is an id; its class follows.
         if place == 0 {
             demand.push_str(part.trim_end_matches([':', ' ']));
         } else if place % 2 == 0 {

@@ -36,7 +36,7 @@ impl Suite {
         Ok(suite)
     }
 
-    /// Where a file that the index names lies.
+    /// The path of a file that the index names.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -45,8 +45,7 @@ impl Suite {
         self.index.vectors.iter().find(|vector| vector.id == id)
     }
 
-    /// What the schema cannot say: that names refer to something, and that members are there where
-    /// they are needed.
+    /// Checks that the schema cannot make: names refer to something, and needed members exist.
     fn check(&self) -> Result<(), String> {
         if self.index.format != FORMAT {
             return Err(format!(

@@ -4,8 +4,7 @@ use deltachain::memory::{Alone, Changes, LentState};
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Replay, Result, Source};
 
-/// What memory that holds the base holds when links have been taken in place. Whole pieces are not
-/// built.
+/// The content of memory with the base after links were taken in place. No whole piece is built.
 pub(crate) fn taken(replay: &Replay<'_, impl Source>, base: &dyn State) -> Result<MemoryState> {
     let mut own: Vec<(TensorInfo, Vec<u8>)> = MemoryState::copy_of(base)?.into_tensors().collect();
     let mut lent = LentState::new(

@@ -23,12 +23,12 @@ use crate::unpack::unpack;
 pub(crate) struct Workshop<'a> {
     suite: &'a Suite,
     folder: TempDir,
-    /// Where each state lies as a safetensors file.
+    /// Paths of the states as safetensors files.
     states: HashMap<String, PathBuf>,
     digests: HashMap<PathBuf, Digest>,
-    /// Where each chain has been unpacked.
+    /// Paths of the unpacked chains.
     chains: HashMap<String, PathBuf>,
-    /// Where files lie that have been made of shorter ones, by the id of the vector.
+    /// Paths of files that were made of shorter ones, by the id of the vector.
     grown: HashMap<String, PathBuf>,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Workshop<'a> {
         Ok(path)
     }
 
-    /// What to send for a case. Removes the output of the request before.
+    /// The request for a case. Removes the output of the request before.
     pub(crate) fn request(&mut self, case: &Case<'_>) -> Result<Request> {
         let folder = self.folder.path().join("output");
         if folder.exists() {

@@ -114,9 +114,9 @@ pub fn as_text(path: &Path) -> Result<String> {
 
 /// The requests that bring a server to a version, and look at what it has.
 pub(crate) trait Client: Debug + Send + Sync {
-    /// Looks at what the server has. Asks little, and changes nothing. `known` is the version that
-    /// it was brought to from here, and to no other since, as far as is known: for engines that
-    /// repeat what they have been told.
+    /// Finds out which version the server has, by cheap requests that change nothing. `known` is
+    /// the last version that this process brought it to, for engines that only repeat the version
+    /// that they were given.
     ///
     /// # Errors
     /// IO if it does not answer, or not as this engine does, or belongs to somebody else.
@@ -161,7 +161,7 @@ pub(crate) trait Client: Debug + Send + Sync {
         Some(false)
     }
 
-    /// Following ends: nobody looks at the server any more.
+    /// Called when following ends and the server is not polled any more.
     fn leave(&self, _server: &Server) {}
 }
 
@@ -226,8 +226,8 @@ impl Condition {
 pub(crate) enum Model {
     /// A version.
     Version(Version),
-    /// It is whole, but no version of the chain; or it names itself otherwise, so that nobody
-    /// knows.
+    /// A whole model that is not a version of the chain, or that the server names otherwise, so
+    /// that its version is unknown.
     Other,
     /// It may be made of parts of two versions.
     Torn,

@@ -14,11 +14,11 @@ use crate::engine::{
 use crate::fit::{Fit, not_sent};
 use crate::server::Server;
 
-/// How often a server is asked what it has while that changes.
+/// Number of times that a server is asked for its version while that changes.
 const GLANCES: usize = 4;
 
-/// How long a server may take to prepare a version while it serves none: it is paused, or its model
-/// is another one.
+/// Time for preparing a version at a server that serves no version: it is paused, or has another
+/// model.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest pause between two tries.
@@ -27,23 +27,23 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// The end of a try to bring a server to a version.
 #[derive(Debug, Clone)]
 pub struct News {
-    /// Where it is.
+    /// URL of the server.
     pub server: String,
     /// The version that it was to have.
     pub version: u64,
-    /// How long all of it took.
+    /// Duration of the attempt.
     pub took: Duration,
-    /// How the try ended.
+    /// Result of the attempt.
     pub result: AttemptResult,
 }
 
-/// How a try ended.
+/// Result of an attempt.
 #[derive(Debug, Clone)]
 pub enum AttemptResult {
     /// The server has the version, and stood still for this time, if it did.
     Has(Option<Duration>),
-    /// The version goes to the server although nobody can tell whether it fits, for this reason.
-    /// Said once for each server.
+    /// The version is sent to the server although it is unknown whether it fits, for this reason.
+    /// Reported once for each server.
     Unchecked(String),
     /// It is tried again after a pause.
     Failed {
@@ -54,7 +54,7 @@ pub enum AttemptResult {
         /// Whether it did not answer, or waits for the version itself: it is tried as soon as it is
         /// ready.
         is_waited_for: bool,
-        /// How long the pause is.
+        /// Duration of the pause.
         pause: Duration,
     },
 }
@@ -70,7 +70,7 @@ pub struct Fleet {
 struct FleetCore {
     engine: Engine,
     servers: Vec<Server>,
-    /// Where it is written down how they are, for a process that comes later.
+    /// Records of the states of the servers, for a later process.
     records: Records,
     /// The pause between two looks, and the first one after a failure.
     poll: Duration,
@@ -222,7 +222,7 @@ impl Fleet {
         std::mem::take(&mut self.shared.lock().news)
     }
 
-    /// How the servers are, by the last look at each.
+    /// The states of the servers at the last poll of each.
     pub fn servers(&self) -> Vec<ServerRecord> {
         self.shared
             .lock()
@@ -232,8 +232,9 @@ impl Fleet {
             .collect()
     }
 
-    /// How the servers are, now: each is asked whether it still has the version that it had at the
-    /// last look. If it does not say so, it has none, and is looked at. Takes some seconds at most.
+    /// The states of the servers now: asks each server whether it still has the version of the last
+    /// poll. If it does not confirm that, it counts as having none, and is polled again. Takes some
+    /// seconds at most.
     pub fn ask(&self) -> Vec<ServerRecord> {
         let shared = &*self.shared;
         thread::scope(|scope| {
@@ -547,7 +548,7 @@ impl FleetCore {
             .filter(|_| !followed.record.changing && !followed.record.paused)
     }
 
-    /// How a server is now.
+    /// The state of a server now.
     fn glance(&self, at: usize) -> ServerRecord {
         let mut before = self.lock().servers[at].expected();
         for _ in 0..GLANCES {

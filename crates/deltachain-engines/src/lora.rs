@@ -27,11 +27,11 @@ const COMMIT_DIGITS: usize = 12;
 #[derive(Debug)]
 struct Lora {
     name: String,
-    /// How many older versions stay.
+    /// Number of older versions that stay loaded.
     keep: usize,
     /// `DIR/adapters`, an absolute path.
     copies: PathBuf,
-    /// How many servers there are.
+    /// Number of servers.
     servers: usize,
     /// The copies that each server has, by its URL; guards the directory too.
     in_use: Mutex<BTreeMap<String, BTreeSet<String>>>,

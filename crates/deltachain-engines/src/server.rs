@@ -13,11 +13,11 @@ use reqwest::redirect::Policy;
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
-/// How long a server may take to be reached, and to answer a question that costs it nothing.
+/// Timeout for connecting to a server, and for a request that costs it nothing.
 const QUESTION: Duration = Duration::from_secs(5);
 
-/// How long a server may take to say what it has, when somebody waits for it; and while it is being
-/// changed, when it may have no time to say it.
+/// Timeout for asking a server for its version while a client waits for the answer, and while the
+/// server is being updated and may be too busy to answer.
 const GLANCE: Duration = Duration::from_secs(2);
 const GLANCE_WHILE_CHANGING: Duration = Duration::from_millis(250);
 
@@ -27,7 +27,7 @@ const ANSWER_BYTES: u64 = 4 << 20;
 /// Characters of a refusal that an error quotes.
 const QUOTED: usize = 500;
 
-/// How a server is asked.
+/// Kind of a request to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// For something that costs it nothing: it is given up after some seconds.
@@ -42,7 +42,7 @@ pub(crate) enum Ask {
 /// An inference server.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it is, without a slash at the end.
+    /// Its URL, without a slash at the end.
     pub(crate) url: String,
     client: Client,
     /// Sent with each request: `Authorization: Bearer TOKEN`.
@@ -61,9 +61,9 @@ impl Server {
         // Clients ask the process for its cryptography. If the store has chosen one before, that
         // stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else. No
-        // connection is used twice: vLLM closes one after an error, and what is sent on it
-        // meanwhile is lost.
+        // Servers are in the same network, so no proxy is used. Redirects are refused, so a token
+        // is never sent elsewhere. Connections are not reused: vLLM closes a connection after an
+        // error, and loses requests sent on it meanwhile.
         let client = Client::builder()
             .pool_max_idle_per_host(0)
             .connect_timeout(QUESTION)

@@ -30,10 +30,10 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Servers at these URLs, whose backend is told this JSON object: what
-    /// integrations/docs/integrations.md says of `init_info`. `name` is what this process calls
-    /// itself; `timeout` is that of each request, of a day at most, and of a server that does not
-    /// answer at first; `pause` is what becomes of running requests. Asks nothing of them yet.
+    /// Servers at these URLs, whose backend gets this JSON object: the `init_info` of
+    /// integrations/docs/integrations.md. `name` is the name of this process; `timeout` limits each
+    /// request, up to a day, and the wait for a server that does not answer at first; `pause` says
+    /// what happens to running requests. Sends no request yet.
     ///
     /// # Errors
     /// USAGE; IO if this machine cannot make connections.

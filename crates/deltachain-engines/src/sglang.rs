@@ -12,13 +12,13 @@ use crate::fit::{Fit, compare, not_sent};
 use crate::server::{Ask, Server};
 use crate::workers::{CHANGING, Requests, Workers};
 
-/// How long a server that is not paused may take to make a token: SGLang's own limit.
+/// Time in which a server that is not paused generates a token: SGLang's own limit.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server of SGLang.
 #[derive(Debug)]
 struct Sglang {
-    /// How it is paused.
+    /// The mode of the pause.
     mode: &'static str,
     /// Whether a version is sent although it could not be compared with the server's model.
     sends_unchecked: bool,

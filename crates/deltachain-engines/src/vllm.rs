@@ -18,18 +18,18 @@ const WORKERS: &str = "/collective_rpc";
 pub(crate) struct Vllm {
     /// The settings that the backend is given.
     init: Value,
-    /// How running requests are treated when a server is paused.
+    /// What happens to running requests when a server is paused.
     pause: Pause,
 }
 
 impl Engine {
-    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object:
-    /// the directory that this process keeps, and the mode. `follower` is what this process calls
-    /// itself, such as `HOST:DIR`. Servers are looked at every `poll`; `pause` is what becomes of
-    /// running requests.
+    /// vLLM with the backend `deltachain` of the Python package, which gets this JSON object: the
+    /// directory that this process keeps, and the mode. `follower` is the name of this process,
+    /// such as `HOST:DIR`. Servers are polled every `poll`; `pause` says what happens to running
+    /// requests.
     ///
     /// # Errors
-    /// USAGE if the backend cannot be told this.
+    /// USAGE if the backend cannot take this object.
     pub fn vllm(backend: &str, follower: String, poll: Duration, pause: Pause) -> Result<Self> {
         let client = Box::new(Vllm::workers(backend, follower, poll, pause)?);
         // Since vLLM 0.33; before, requests wait.

@@ -14,11 +14,12 @@ use crate::engine::{Client, Condition, Failure, Look, Model, Preparation, Target
 use crate::fit::{Fit, not_sent};
 use crate::server::{Ask, Server};
 
-/// The answers of a server while its model is being changed, and if nobody knows what its model is.
+/// The names of the weights of a server that is being updated, and of a server whose model is
+/// unknown.
 pub(crate) const CHANGING: &str = "changing";
 const UNKNOWN: &str = "unknown";
 
-/// How long a process that is not seen any more keeps others from its servers.
+/// Time for which a process that does not poll any more keeps other processes from its servers.
 const LEASE: Duration = Duration::from_secs(90);
 
 /// The requests to servers of an engine.
@@ -75,7 +76,7 @@ pub(crate) trait Requests: Debug + Send + Sync {
     /// IO.
     fn start(&self, server: &Server) -> Result<Instant>;
 
-    /// Makes its workers load a version, by what they are told of it.
+    /// Makes its workers load a version; `told` is sent to them.
     ///
     /// # Errors
     /// IO.
@@ -90,7 +91,7 @@ pub(crate) trait Requests: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Ends an update that somebody has left open.
+    /// Ends an update that another process left open.
     fn end_update(&self, _server: &Server) {}
 
     /// Makes the server say what it has.
@@ -117,7 +118,7 @@ pub(crate) struct Workers<R> {
 }
 
 impl<R: Requests> Workers<R> {
-    /// Servers that are looked at every `poll`.
+    /// Servers that are polled every `poll`.
     pub(crate) fn new(requests: R, follower: String, poll: Duration) -> Self {
         // Between two looks there is a pause, and it takes a moment.
         Self {
@@ -127,8 +128,8 @@ impl<R: Requests> Workers<R> {
         }
     }
 
-    /// The states that the workers report. They are told that this process brings the server, for
-    /// this time.
+    /// The states that the workers report. The request claims the server for this process for the
+    /// time `lease`.
     fn states(&self, server: &Server, lease: Duration, ask: Ask) -> Result<Vec<Value>, Failure> {
         let told = json!({ "follower": self.follower, "lease": lease.as_secs().to_string() });
         let states = self.requests.call(server, "deltachain_state", told, ask)?;
@@ -278,7 +279,7 @@ impl<R: Requests> Client for Workers<R> {
     }
 
     fn downloads(&self, server: &Server) -> Option<bool> {
-        // An empty name and no time: the question claims the server for nobody.
+        // With an empty name and no lease, the request does not claim the server.
         let told = json!({ "follower": "", "lease": "0" });
         let states = self
             .requests
@@ -293,7 +294,7 @@ impl<R: Requests> Client for Workers<R> {
     }
 }
 
-/// How far the update of a server is. Steps of an update that is not open do nothing.
+/// Progress of the update of a server. Steps of an update that is not open do nothing.
 #[derive(Debug, Default)]
 pub(crate) enum Update {
     /// None is open: the server serves, as far as is known here.

@@ -32,7 +32,7 @@ const PICKLE_BEGIN: &[u8] = b"ARC3_ENVELOPE\0";
 /// The zstd program's default level, which ARC uses.
 const LEVEL: i32 = 3;
 
-/// How the bytes are compressed.
+/// Compression of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// `arc_v1`: zlib.

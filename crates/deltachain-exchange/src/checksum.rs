@@ -18,7 +18,7 @@ mod tests {
 
     #[test]
     fn checksums_are_the_known_ones() {
-        // Those of `zlib.adler32` and `xxhash.xxh3_128_hexdigest` of Python.
+        // Values of Python's `zlib.adler32` and `xxhash.xxh3_128_hexdigest`.
         assert_eq!(adler32(b"Wikipedia"), 0x11e6_0398);
         assert_eq!(
             format!("{:032x}", xxh3_128(b"")),

@@ -35,7 +35,7 @@ const DIGEST_BEGIN: &str = "xxh3_128:";
 /// tensor.
 const MOST_POSITION_BYTES: [u64; 2] = [13, 4096];
 
-/// How positions and values are written.
+/// Coding of positions and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// Gaps of 16 bits, new values.

@@ -101,7 +101,7 @@ pub(crate) fn read_gaps(mut bytes: &[u8], count: usize, elements: u64) -> Result
 #[derive(Default)]
 struct Bits {
     bytes: Vec<u8>,
-    /// How many bits of the last byte are free.
+    /// Number of free bits in the last byte.
     free: u32,
 }
 
@@ -417,7 +417,7 @@ pub(crate) fn write_steps(values: &[[u16; 2]]) -> Vec<u8> {
     bytes
 }
 
-/// How far the bits of `count` values go up or down, to be added to the old ones.
+/// The differences between the bits of `count` new values and old ones.
 pub(crate) fn read_steps(bytes: &[u8], count: usize) -> Result<Vec<u16>> {
     let (short, long) = bytes
         .split_at_checked(count)

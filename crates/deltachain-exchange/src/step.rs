@@ -23,8 +23,8 @@ pub struct Import {
 pub struct Step<'a> {
     /// Its number; the base has the one before, so it is at least 1.
     pub number: u64,
-    /// How the base is spread over files, which ARC keeps if there are no folders. Default: one
-    /// file `model.safetensors`.
+    /// The layout of the base, which ARC keeps if it has no folders. Default: one file
+    /// `model.safetensors`.
     pub layout: Option<&'a Layout>,
     /// Name of the model, which PULSEPT1 records. Default: `model`.
     pub model: String,

@@ -20,7 +20,7 @@ use crate::refusal::{malformed, unsupported, wrong_base};
 use crate::step::{Export, Import, Step};
 use crate::tensors::{bytes_of, changed_pairs, each};
 
-/// How positions are written.
+/// Coding of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// The number of elements between two that change.

@@ -18,7 +18,7 @@ use object_store::{
     PutResult, Result, UploadPart,
 };
 
-/// What can happen to a call.
+/// A fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// An error, and nothing was done.
@@ -29,7 +29,7 @@ pub enum Fault {
     SilentBefore,
     /// No answer ever, and yet it was done.
     SilentAfter,
-    /// "Somebody else is writing this": S3 answers so to put-if-absent, which did nothing.
+    /// S3's answer to put-if-absent while another client writes the object; the call did nothing.
     Conflict,
     /// The body ends in the middle.
     Truncate,
@@ -41,7 +41,7 @@ pub enum Fault {
     Delay,
 }
 
-/// What a call does.
+/// The operation of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     Get,
@@ -61,7 +61,7 @@ pub enum Operation {
 pub struct Call<'a> {
     pub operation: Operation,
     pub path: &'a str,
-    /// How many calls with this operation and path there were before.
+    /// Number of earlier calls with this operation and path.
     pub number: u64,
 }
 
@@ -160,7 +160,7 @@ impl Control {
         self.stop_after(u64::MAX);
     }
 
-    /// How many writes took effect since [`stop_after`](Self::stop_after).
+    /// Number of writes that took effect since [`stop_after`](Self::stop_after).
     pub fn writes(&self) -> u64 {
         self.writes
             .load(Ordering::SeqCst)
@@ -183,12 +183,12 @@ impl Control {
         *self.hidden.lock().unwrap() = Arc::new(hidden);
     }
 
-    /// How often each fault came.
+    /// Number of times that each fault was injected.
     pub fn injected(&self) -> BTreeMap<Fault, u64> {
         self.injected.lock().unwrap().clone()
     }
 
-    /// How many calls of an operation there were for a path.
+    /// Number of calls of an operation for a path.
     pub fn calls(&self, operation: Operation, path: &str) -> u64 {
         self.calls
             .lock()
@@ -236,7 +236,7 @@ impl Control {
         Ok(())
     }
 
-    /// What happens before an operation takes effect.
+    /// The part of a fault before an operation takes effect.
     async fn before(&self, fault: Option<Fault>, path: &Path) -> Result<()> {
         self.alive(path)?;
         match fault {

@@ -1,4 +1,4 @@
-//! What tests of several crates share. Nothing that is published uses it.
+//! Shared by tests of several crates, and used by no published crate.
 
 #![forbid(unsafe_code)]
 

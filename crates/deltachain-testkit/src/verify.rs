@@ -15,7 +15,7 @@ use deltachain_store::{RawObjects, Store};
 /// Builds a version, or the head, of a chain of one shard, from nothing, on the cheapest path.
 ///
 /// # Errors
-/// Those of the store, of the plan and of applying the links.
+/// Errors of the store, of the plan and of applying the links.
 pub fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
     let mut planner = Planner::new(version, None, None, &Limits::default());
     let plan = planner.plan_with(

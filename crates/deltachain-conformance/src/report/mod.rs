@@ -16,7 +16,7 @@ pub(crate) mod json;
 pub(crate) mod junit;
 pub(crate) mod listing;
 
-/// What came of one case.
+/// Result of one case.
 #[derive(Debug)]
 pub(crate) struct CaseResult<'a> {
     pub(crate) case: &'a Case<'a>,
@@ -36,7 +36,7 @@ enum Outcome {
     Skipped(String),
 }
 
-/// What a result means for the run.
+/// Meaning of a result for the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Status {
     Passed,
@@ -125,7 +125,7 @@ impl<'a> CaseResult<'a> {
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     pub(crate) spec_version: &'a str,
-    /// What the testee was asked, in the versions of SPEC.md.
+    /// The versions of SPEC.md that the testee was tested for.
     pub(crate) format: String,
     pub(crate) spec: &'a Spec,
     pub(crate) results: Vec<CaseResult<'a>>,
@@ -141,7 +141,7 @@ pub(crate) struct RuleCoverage<'a> {
     pub(crate) passed: usize,
 }
 
-/// How many results have each status.
+/// Number of results of each status.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
     pub(crate) cases: usize,
@@ -221,7 +221,7 @@ impl<'a> Report<'a> {
             .filter(|result| !result.status().is_good())
     }
 
-    /// How many answers had another rule than wanted, and how many none.
+    /// Number of answers with another rule than expected, and without a rule.
     pub(crate) fn other_rules(&self) -> (usize, usize) {
         let count = |some: bool| {
             let odd = |result: &&CaseResult<'_>| matches!(&result.outcome, Outcome::OtherRule(rule) if rule.is_some() == some);

@@ -208,7 +208,7 @@ impl Chain<'_> {
         planner.plan_with(|_, _| self.list(), fetch)
     }
 
-    /// Where the link is, if it is the one that the route names: step 5.1.
+    /// The path of the link, if it is the link that the route names: step 5.1.
     fn link(&self, reference: &FileReference) -> Result<PathBuf> {
         let path = self.path(reference.name());
         let file = self
@@ -240,10 +240,10 @@ struct Replay<'a> {
     chain: Chain<'a>,
     /// A file for each shard of the version held.
     held: Vec<PathBuf>,
-    /// For each of its shards the text of the layout, and whether it is proven; none where layouts
-    /// are not looked at.
+    /// For each of its shards the text of the layout, and true if it is proven; empty if layouts
+    /// are not checked.
     held_layouts: Vec<(String, bool)>,
-    /// Whether they must be proven; `None` if they are not looked at.
+    /// True if layouts must be proven; `None` if they are not checked.
     layouts: Option<bool>,
     take: Take,
     limits: Limits,
@@ -274,7 +274,7 @@ impl Replay<'_> {
         for (number, shard) in &mut shards {
             *shard = self.follow(plan, *number, shard, scratch.path())?;
         }
-        // Who takes only some shards relies on the commit for the others.
+        // A reader that takes only some shards relies on the commit for the others.
         if shards.len() == plan.shards.len() {
             let tables = shards
                 .iter()
@@ -395,7 +395,7 @@ impl Replay<'_> {
 
 /// Why a plan could not be followed.
 enum Failure<'p> {
-    /// What is held is not what its commit names.
+    /// The held state is not the one that its commit names.
     Held(Error),
     /// A file is missing or another one.
     File(&'p FileReference, Error),
@@ -406,7 +406,7 @@ enum Failure<'p> {
 }
 
 impl Failure<'_> {
-    /// What the operating system refuses is not a reason to take another path.
+    /// An error of the operating system is no reason to take another path.
     fn of(error: Error, broken: impl FnOnce(Error) -> Self) -> Self {
         let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
         if is_fault {

@@ -49,6 +49,6 @@ pub(super) fn in_place(request: &Request<'_>) -> Result<Value> {
         files.as_ref().map(|files| files.layout().clone()),
     )?;
     write(&memory, request.path("output")?)?;
-    // Of the memory: what a link says of its target is not compared in place.
+    // The digest of the memory: in place, the digest in a link is not compared.
     Ok(json!({ "digest": StateTable::of(&memory, &())?.digests.state.to_string() }))
 }

@@ -16,8 +16,7 @@ use tempfile::NamedTempFile;
 use crate::testee::request::Request;
 use crate::testee::shard::stage;
 
-/// The ordinary limits, except that there is none for the bytes of new tensors and of coded pieces
-/// but the request's.
+/// The default limits, but new tensors and coded pieces are limited only by the request.
 pub(super) fn limits(request: &Request<'_>) -> Limits {
     Limits::default()
         .set_bytes(request.optional_number("set_bytes").unwrap_or(u64::MAX))
@@ -108,7 +107,7 @@ pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
     let output = request.path("output")?;
     let failed = |error: io::Error| Error::io("writing", error).in_file(output);
     let mut file = NamedTempFile::new_in(output.parent().unwrap_or(output)).map_err(failed)?;
-    // As the library writes files: SPEC section 24.5.
+    // The way in which the library writes files: SPEC section 24.5.
     let options = DiffOptions::default()
         .profile(profile)
         .sums(profile == Profile::Local);

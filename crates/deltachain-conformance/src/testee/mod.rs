@@ -25,7 +25,7 @@ use crate::testee::request::Request;
 /// Performs a request; gives the members of the valid answer.
 type Operation = fn(&Request) -> deltachain::Result<Value>;
 
-/// What the reference library can do.
+/// The features of the reference library.
 const SUPPORTED: [(&str, Operation); 10] = [
     ("check", link::check),
     ("apply", link::apply),

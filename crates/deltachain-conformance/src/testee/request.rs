@@ -69,7 +69,7 @@ impl<'a> Request<'a> {
             .ok_or_else(|| Error::usage(format!("{name} is not what it should be")))
     }
 
-    /// Of a version held: the text of the layout of each shard, and whether it is proven.
+    /// For a held version: the text of the layout of each shard, and true if it is proven.
     pub(crate) fn layouts(&self) -> Result<Vec<(String, bool)>> {
         let layouts = self.optional_array("layouts", |item| {
             Some((

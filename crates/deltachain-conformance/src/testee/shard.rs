@@ -10,7 +10,7 @@ use deltachain::{Error, LinkReader, Replay, Result, Source, StateSums, StateTabl
 
 use crate::taken::taken;
 
-/// What is taken of a version.
+/// The part of a version that is taken.
 #[derive(Debug, Default)]
 pub(super) struct Take {
     /// Numbers; `None` for all.
@@ -19,7 +19,7 @@ pub(super) struct Take {
     pub(super) tensors: Option<BTreeSet<String>>,
 }
 
-/// How the layout of a shard is looked at on the way of a plan (SPEC section 25.2).
+/// The check of a shard's layout along a plan (SPEC section 25.2).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LayoutCheck<'a> {
     pub(super) plan: &'a Plan,
@@ -87,7 +87,7 @@ impl Shard {
         })
     }
 
-    /// Of the whole shard, also if only a part is taken.
+    /// The digest of the whole shard, also if only a part is taken.
     pub(super) fn digest(&self) -> Digest {
         self.table.digests.state
     }
@@ -96,7 +96,7 @@ impl Shard {
         &self.table
     }
 
-    /// Of the whole shard.
+    /// The layout of the whole shard.
     pub(super) fn layout(&self) -> Option<Digest> {
         self.layout.as_ref().map(Layout::digest)
     }

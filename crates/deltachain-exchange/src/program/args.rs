@@ -147,7 +147,7 @@ pub(crate) struct ImportArgs {
     /// Followers with --trust take none of them until `deltachain sign` has signed the last one.
     #[arg(long, requires = "chain")]
     pub(crate) unsigned: bool,
-    /// How values are coded
+    /// Profile of the links
     #[arg(long, value_parser = one_of(PROFILES), default_value = "compact")]
     pub(crate) profile: Profile,
     /// Note for people and tools, stored in each link or commit; repeatable

@@ -183,7 +183,7 @@ fn steps(
     Ok(all)
 }
 
-/// Where both say which versions they are of, one has to begin where the last has ended.
+/// If both name their versions, the next one must begin where the last one ended.
 fn check_order(last: Option<&Import>, next: &Import) -> Result<()> {
     match (
         last.and_then(|last| last.version.as_ref()),
