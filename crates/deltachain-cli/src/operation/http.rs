@@ -1,29 +1,39 @@
 //! The pages of `follow`, by HTTP: one small server for metrics and readiness. Requests are
 //! bounded, and answered one after the other.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deltachain::{Error, Result};
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::runtime::{self, Runtime};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 /// How long, in time and in bytes, a request may be.
 const ASKING: Duration = Duration::from_secs(5);
 const LONGEST_QUESTION: usize = 8192;
 
+/// How long all of a connection may take. Some pages ask servers first, which takes some seconds.
+const CONNECTION: Duration = Duration::from_secs(30);
+
 /// A path, and what it shows.
 pub(crate) struct Page {
     pub(crate) path: &'static str,
-    pub(crate) show: Box<dyn Fn() -> Answer + Send>,
+    pub(crate) show: Box<dyn Fn() -> Answer + Send + Sync>,
 }
 
 /// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) status: &'static str,
+    pub(crate) status: StatusCode,
     /// The type of the body.
     pub(crate) kind: &'static str,
     pub(crate) body: String,
@@ -32,17 +42,14 @@ pub(crate) struct Answer {
 impl Answer {
     /// Says whether something is healthy, and if not, why.
     pub(crate) fn of_health<T: AsRef<str>>(problems: &[T]) -> Self {
-        let (status, body) = if problems.is_empty() {
-            ("200 OK", "healthy".to_owned())
+        let (status, mut body) = if problems.is_empty() {
+            (StatusCode::OK, "healthy".to_owned())
         } else {
             let lines: Vec<&str> = problems.iter().map(AsRef::as_ref).collect();
-            ("503 Service Unavailable", lines.join("\n"))
+            (StatusCode::SERVICE_UNAVAILABLE, lines.join("\n"))
         };
-        Self {
-            status,
-            kind: "text/plain; charset=utf-8",
-            body: body + "\n",
-        }
+        body.push('\n');
+        text_answer(status, body)
     }
 }
 
@@ -69,29 +76,21 @@ impl Port {
     /// # Errors
     /// IO.
     pub(crate) fn serve(self, pages: Vec<Page>) -> Result<HttpServer> {
-        let Self { listener, address } = self;
-        let ends = Arc::new(AtomicBool::new(false));
-        let is_end = Arc::clone(&ends);
-        let answering = move || {
-            // One after the other: nobody can make the program hold many connections.
-            for connection in listener.incoming() {
-                match connection {
-                    _ if is_end.load(Ordering::Relaxed) => return,
-                    // A client that has gone away needs no answer.
-                    Ok(connection) => drop(converse(connection, &pages)),
-                    // No more files can be open, perhaps: not at once again.
-                    Err(_) => thread::sleep(Duration::from_millis(100)),
-                }
-            }
+        let failed = |error| Error::io("starting the server of --listen", error);
+        self.listener.set_nonblocking(true).map_err(failed)?;
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("http")
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let listener = {
+            let _context = runtime.enter();
+            tokio::net::TcpListener::from_std(self.listener).map_err(failed)?
         };
-        let thread = thread::Builder::new()
-            .name("http".to_owned())
-            .spawn(answering);
-        let thread = thread.map_err(|error| Error::io("starting a thread", error))?;
+        runtime.spawn(answer_all(listener, Arc::new(pages)));
         Ok(HttpServer {
-            address,
-            ends,
-            thread: Some(thread),
+            runtime: Some(runtime),
         })
     }
 }
@@ -99,83 +98,73 @@ impl Port {
 /// Answers until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HttpServer {
-    address: SocketAddr,
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    /// There until this is dropped.
+    runtime: Option<Runtime>,
 }
 
 impl Drop for HttpServer {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        // The thread waits for a connection. If none can be made, it ends with the program.
-        if TcpStream::connect_timeout(&self.address, ASKING).is_ok() {
-            self.thread.take().map(JoinHandle::join);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(ASKING);
         }
     }
 }
 
-fn converse(mut connection: TcpStream, pages: &[Page]) -> io::Result<()> {
-    connection.set_write_timeout(Some(ASKING))?;
-    let question = question(&mut connection)?;
-    let line = question
-        .split(|byte| *byte == b'\r')
-        .next()
-        .unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split(' ');
-    let (method, target) = (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    );
-    let path = target.split('?').next().unwrap_or_default();
-    let page = pages.iter().find(|page| page.path == path);
-    let Answer { status, kind, body } = match (method, page) {
-        ("GET" | "HEAD", Some(page)) => (page.show)(),
-        ("GET" | "HEAD", None) => {
-            let paths: Vec<_> = pages.iter().map(|page| page.path).collect();
-            Answer {
-                status: "404 Not Found",
-                kind: "text/plain",
-                body: format!("see {}\n", paths.join(", ")),
-            }
-        }
-        _ => Answer {
-            status: "405 Method Not Allowed",
-            kind: "text/plain",
-            body: "only GET\n".to_owned(),
-        },
-    };
-    let length = body.len();
-    write!(
-        connection,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Cache-Control: no-store\r\nConnection: close\r\n\r\n"
-    )?;
-    if method == "HEAD" {
-        Ok(())
-    } else {
-        connection.write_all(body.as_bytes())
-    }
-}
-
-/// All that is asked, up to the empty line.
-fn question(connection: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let began = Instant::now();
-    let (mut bytes, mut part) = (Vec::new(), [0; 1024]);
+async fn answer_all(listener: tokio::net::TcpListener, pages: Arc<Vec<Page>>) {
+    // One after the other: nobody can make the program hold many connections.
     loop {
-        let left = ASKING.saturating_sub(began.elapsed());
-        if left.is_zero() || bytes.len() > LONGEST_QUESTION {
-            return Err(io::ErrorKind::InvalidData.into());
+        let Ok((connection, _)) = listener.accept().await else {
+            // No more files can be open, perhaps: not at once again.
+            sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let service = service_fn(|request| answer(request, Arc::clone(&pages)));
+        let conversation = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(ASKING)
+            .max_buf_size(LONGEST_QUESTION)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(connection), service);
+        // A client that has gone away, or does not read, needs no answer.
+        drop(timeout(CONNECTION, conversation).await);
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    pages: Arc<Vec<Page>>,
+) -> Result<Response<String>, Infallible> {
+    let is_question = [Method::GET, Method::HEAD].contains(request.method());
+    let path = request.uri().path();
+    let answer = match pages.iter().position(|page| page.path == path) {
+        _ if !is_question => {
+            text_answer(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned())
         }
-        connection.set_read_timeout(Some(left))?;
-        let count = connection.read(&mut part)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        None => {
+            let paths: Vec<_> = pages.iter().map(|page| page.path).collect();
+            text_answer(StatusCode::NOT_FOUND, format!("see {}\n", paths.join(", ")))
         }
-        bytes.extend_from_slice(&part[..count]);
-        if bytes.windows(4).any(|end| end == b"\r\n\r\n") {
-            return Ok(bytes);
+        Some(page) => {
+            // A page may have to wait for the answers of servers.
+            let shown = spawn_blocking(move || (pages[page].show)()).await;
+            shown.unwrap_or_else(|error| {
+                text_answer(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
+            })
         }
+    };
+    let mut response = Response::new(answer.body);
+    *response.status_mut() = answer.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+fn text_answer(status: StatusCode, body: String) -> Answer {
+    Answer {
+        status,
+        kind: "text/plain; charset=utf-8",
+        body,
     }
 }
 
@@ -190,6 +179,9 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
     use super::*;
 
     fn ask(address: SocketAddr, question: &str) -> String {
@@ -203,7 +195,7 @@ mod tests {
 
     fn page(path: &'static str) -> Page {
         let show = move || Answer {
-            status: "200 OK",
+            status: StatusCode::OK,
             kind: "text/plain",
             body: format!("this is {path}"),
         };
@@ -222,7 +214,7 @@ mod tests {
         assert!(
             ask(address, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n")
         );
-        assert!(ask(address, "GET /b?x=y HTTP/1.1\r\n\r\n").ends_with("\r\n\r\nthis is /b"));
+        assert!(ask(address, "GET /b?x=y HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("\r\n\r\nthis is /b"));
         assert!(ask(address, "HEAD /a HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
         let missing = ask(address, "GET / HTTP/1.1\r\n\r\n");
         assert!(
@@ -231,7 +223,7 @@ mod tests {
         );
         assert!(ask(address, "POST /a HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(3 * LONGEST_QUESTION));
-        assert_eq!(ask(address, &long), "");
+        assert!(ask(address, &long).starts_with("HTTP/1.1 431"));
         assert!(Port::open(address).is_err(), "the port is taken");
         drop(server);
         assert_eq!(Port::open(address).unwrap().address, address);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use deltachain::{Error, ErrorClass, RULES};
 use deltachain_store::{FollowStatus, StoreRecord, SwitchReport, Time};
+use hyper::StatusCode;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -251,9 +252,9 @@ pub(crate) fn page_of(registry: Registry) -> Page {
         let mut body = String::new();
         // Writing to a string cannot fail.
         let status = if encode(&mut body, &registry).is_ok() {
-            "200 OK"
+            StatusCode::OK
         } else {
-            "500 Internal Server Error"
+            StatusCode::INTERNAL_SERVER_ERROR
         };
         Answer {
             status,
@@ -313,7 +314,7 @@ mod tests {
         ];
         metrics.servers_are(&servers, &status);
         let Answer { status, body, .. } = (metrics.page().show)();
-        assert_eq!(status, "200 OK");
+        assert_eq!(status, StatusCode::OK);
         for line in [
             "deltachain_version 6",
             "deltachain_head_version 7",

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deltachain_engines::Fleet;
 use deltachain_store::{FollowStatus, MaxLag, ServerRecord, unready};
+use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::operation::http::{Answer, Page};
@@ -80,9 +81,9 @@ impl Readiness {
         let show = move || {
             let servers = readiness.judge(readiness.fleet.ask());
             let status = if are_ready(&servers) {
-                "200 OK"
+                StatusCode::OK
             } else {
-                "503 Service Unavailable"
+                StatusCode::SERVICE_UNAVAILABLE
             };
             Answer {
                 status,
