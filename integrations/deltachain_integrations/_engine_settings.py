@@ -19,7 +19,7 @@ from deltachain.adapters import is_managed
 
 __all__ = ["CONFIGURATION", "SGLANG", "Settings", "fixed", "in_environment", "merged"]
 
-# Where the configuration stands, for messages.
+# The option with the configuration, for messages.
 CONFIGURATION = "--additional-config '{\"deltachain\": {...}}'"
 
 # The variable that has them for SGLang, which has no place of its own for them.

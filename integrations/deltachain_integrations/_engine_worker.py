@@ -26,7 +26,7 @@ __all__ = ["EngineWorker", "listed"]
 
 _Result = TypeVar("_Result")
 
-# As many tensors are listed at once.
+# Maximum number of tensors in a message.
 _LISTED = 5
 
 # Seconds after which all weights are read again before an update.

@@ -1,5 +1,5 @@
-"""Where the elements of a checkpoint go when a model loads them: found by watching the model's own
-loader, once.
+"""Places to which a model loads the elements of a checkpoint, found by watching the model's own
+loader once.
 
 Loaders fuse, split, transpose and divide. What `_watch` sees of that are strided copies; here they
 become boxes of the checkpoint's tensors in the model's memory. What cannot be followed has to be
@@ -56,7 +56,7 @@ def _sums(storages: Mapping[int, Storage]) -> Sums[int]:
 
 
 class _Region(NamedTuple):
-    """Where a box of a checkpoint's tensor lies."""
+    """Place of a box of a checkpoint's tensor in the model."""
 
     storage: int
     offset: int
@@ -66,7 +66,7 @@ class _Region(NamedTuple):
 
 
 class Map:
-    """Where a model keeps the tensors of a checkpoint. It holds while the model's tensors stay
+    """Places of a checkpoint's tensors in a model. It is valid while the model's tensors stay
     where they are.
 
     Attributes:

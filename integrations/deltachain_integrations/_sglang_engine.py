@@ -88,7 +88,7 @@ class SglangWorker(EngineWorker):
         self._refuse_stranded()
 
     def _check_loaded(self, found: Map) -> None:
-        """SGLang says nothing of what is missing. Where a copy was not seen, nobody knows."""
+        """SGLang does not report missing tensors. If a copy was not seen, its place is unknown."""
         firsts = first_names(self.model)
         written = {firsts.get(name, name) for name in set().union(*found.targets.values())}
         missing = [
@@ -115,7 +115,7 @@ def _of(manager: Any) -> SglangWorker:
 
 
 def answer(manager: Any, request: Any) -> Any:
-    """The answer to a follower's question; None if it is somebody else's.
+    """The answer to a follower's question; None if another client asks.
 
     The name of the weight that is asked for is an object of a method and its arguments, and the
     values are the bytes of a list of what each worker says.
@@ -145,7 +145,7 @@ def answer(manager: Any, request: Any) -> Any:
 
 
 def update(manager: Any, request: Any) -> Any:
-    """Loads a version; None if the request is somebody else's. The model is what it was if that
+    """Loads a version; None if another client asks. The model is what it was if that
     fails, or torn."""
     if request.load_format != "deltachain":
         return None

@@ -31,8 +31,8 @@ class SyncClient(Protocol):
 
 
 def send(client: SyncClient, published: PublishReport) -> None:
-    """Updates the servers of a client to a version. Whoever pauses them also resumes them. After a
-    failure no update is open."""
+    """Updates the servers of a client to a version. The code that pauses them also resumes them.
+    After a failure no update is open."""
     if isinstance(client, DeltachainWeightSyncClient):
         client.prepare(published.version)
     try:

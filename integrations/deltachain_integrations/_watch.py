@@ -81,8 +81,8 @@ class Place(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """Elements that nobody can follow: why, and the tensors of the checkpoint that they were made
-    from."""
+    """Elements that cannot be followed: the reason, and the tensors of the checkpoint that they
+    were made from."""
 
     reason: str
     names: frozenset[str]
@@ -160,7 +160,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self._storages: dict[int, Storage] = {}
         # The ids of those that are not the model's.
         self._passing: set[int] = set()
-        # Where those of the checkpoint and of the model begin, and their ids.
+        # First addresses of the checkpoint's and the model's storages, and their ids.
         self._begins: list[tuple[int, int]] = []
         self.forms = forms_of(memory)
         for name, tensor in memory:
@@ -181,7 +181,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             if name in self.infos:
                 raise UsageError(f"USAGE: duplicate tensor (tensor {name!r})", tensor=name)
             self.infos[name] = (tensor.dtype, tuple(tensor.shape))
-            # A copy, of which nobody else knows: what is left of it at the end is kept by the
+            # A copy that only the loader has: what is left of it at the end is kept by the
             # loader.
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
             self._forget()
@@ -207,8 +207,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         return found
 
     def kept(self) -> Iterator[str]:
-        """The tensors of the checkpoint that somebody keeps, or that a tensor was made from which
-        somebody keeps."""
+        """The tensors of the checkpoint that are still referenced, or from which a referenced
+        tensor was made."""
         gc.collect()
         self._forget()
         for key in self._passing:
@@ -418,7 +418,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements lie from the first to the last of a tensor, which is not empty."""
+    """Number of elements from the first to the last one of a tensor that is not empty."""
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
@@ -553,7 +553,7 @@ class _Codes:
 
 
 def _cut(numbers: torch.Tensor) -> tuple[list[int], int]:
-    """Where to divide addresses, so that each part has fewer breaks: places and dimension; nowhere
+    """Places and dimension at which to divide addresses, so that each part has fewer breaks; none
     if they have none. They break between sources, and where a step changes: in its own dimension,
     or from row to row."""
     dimensions = range(numbers.dim())

@@ -60,5 +60,5 @@ def _update(own: Any, manager: Any, request: Any) -> Any:
     return own(manager, request) if (found := update(manager, request)) is None else found
 
 
-# What answers in the place of methods of SGLang's.
+# Functions that replace methods of SGLang.
 _HOOKS = {"get_weights_by_name": _ask, "update_weights_from_tensor": _update}

@@ -4,9 +4,10 @@
 //!
 //! [`Fleet`] keeps servers at the version that is wanted, for followers. [`Servers`] brings servers
 //! of vLLM to a version when a trainer says so, and leaves them paused until it says that they may
-//! go on. Both use the same steps for one server (`workers.rs`), but not the same loop: a follower's
-//! servers are independent of each other, each retries alone, and the loop never ends, while a
-//! trainer's servers take each step together, a server that fails drops out, and nothing is retried.
+//! go on. Both use the same steps for one server (`workers.rs`), but not the same loop: a
+//! follower's servers are independent of each other, each retries alone, and the loop never ends,
+//! while a trainer's servers take each step together, a server that fails drops out, and nothing is
+//! retried.
 //!
 //! ```text
 //! fleet.rs    a thread for each server: tries until the server has the version, and looks whether it still has it
