@@ -137,9 +137,7 @@ async fn answer(
     let is_question = [Method::GET, Method::HEAD].contains(request.method());
     let path = request.uri().path();
     let answer = match pages.iter().position(|page| page.path == path) {
-        _ if !is_question => {
-            text_answer(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned())
-        }
+        _ if !is_question => text_answer(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned()),
         None => {
             let paths: Vec<_> = pages.iter().map(|page| page.path).collect();
             text_answer(StatusCode::NOT_FOUND, format!("see {}\n", paths.join(", ")))
@@ -214,7 +212,9 @@ mod tests {
         assert!(
             ask(address, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n")
         );
-        assert!(ask(address, "GET /b?x=y HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("\r\n\r\nthis is /b"));
+        assert!(
+            ask(address, "GET /b?x=y HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("\r\n\r\nthis is /b")
+        );
         assert!(ask(address, "HEAD /a HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
         let missing = ask(address, "GET / HTTP/1.1\r\n\r\n");
         assert!(

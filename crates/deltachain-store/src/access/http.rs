@@ -4,7 +4,6 @@
 
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -20,11 +19,10 @@ use tokio::time::timeout_at;
 use crate::access::answer::{bounded, too_late};
 use crate::access::opened::LastDate;
 use crate::access::options::{IN_PARTS, StoreOptions};
-use crate::access::pace::{RetryAfter, Upload, lock};
+use crate::access::pace::{RetryAfter, UploadTimes, lock};
 use crate::access::pages::LISTING;
 use crate::access::rate::Rate;
 use crate::access::refusal::{Meaning, Refusal, causes, told};
-use crate::access::sender::sender;
 
 /// An answer that is not a range of an object is a document, or one page of a list: 1,000 names, or
 /// 5,000 with Azure, each of at most 1 KiB and what belongs to it. More than any document of which
@@ -54,12 +52,11 @@ pub(crate) enum Purpose {
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
     options: Arc<StoreOptions>,
-    /// Certificates in PEM that count beside those of the machine.
+    /// Certificates in PEM that are trusted besides those of the machine.
     authorities: Arc<[u8]>,
     rate: Option<Arc<Rate>>,
     earliest: Arc<RetryAfter>,
-    /// The number of bytes that may lie in buffers of all uploads together, which share a line.
-    buffered: Arc<AtomicU64>,
+    uploads: Arc<UploadTimes>,
     purpose: Purpose,
     /// The last failure after which a request was repeated, for people.
     pub(crate) last_failure: Arc<Mutex<Option<String>>>,
@@ -78,7 +75,7 @@ impl Connector {
             authorities: authorities.into(),
             rate,
             earliest: Arc::default(),
-            buffered: Arc::default(),
+            uploads: Arc::default(),
             purpose: Purpose::Objects,
             last_failure: Arc::default(),
             date: Arc::default(),
@@ -105,10 +102,9 @@ impl Connector {
         }
     }
 
-    fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {
+    fn watch(&self, inner: HttpClient) -> HttpClient {
         HttpClient::new(WatchedClient {
             inner,
-            uploads,
             shared: self.clone(),
         })
     }
@@ -116,10 +112,7 @@ impl Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
-        Ok(self.watch(
-            ReqwestConnector::default().connect(options)?,
-            sender(options, &self.authorities)?,
-        ))
+        Ok(self.watch(ReqwestConnector::default().connect(options)?))
     }
 }
 
@@ -127,8 +120,6 @@ impl HttpConnector for Connector {
 #[derive(Debug)]
 struct WatchedClient {
     inner: HttpClient,
-    /// The client for requests whose bodies are sent in pieces.
-    uploads: HttpClient,
     shared: Connector,
 }
 
@@ -209,18 +200,20 @@ impl WatchedClient {
         }
     }
 
-    async fn once(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn once(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let Connector {
             options,
             rate,
             earliest,
-            buffered,
+            uploads,
             ..
         } = &self.shared;
         earliest.wait().await;
-        let length = request.body().content_length();
-        if let Some(rate) = rate.as_ref().filter(|_| length > 0) {
-            tokio::time::sleep_until(rate.take(length as u64).0).await;
+        let length = request.body().content_length() as u64;
+        if let Some(rate) = rate
+            && length > 0
+        {
+            tokio::time::sleep_until(rate.take(length).0).await;
         }
         let range = length_of_range(&request);
         let is_for_credentials = matches!(self.shared.purpose, Purpose::Credentials { .. });
@@ -230,25 +223,21 @@ impl WatchedClient {
             is_for_role: path.ends_with("/security-credentials/"),
             is_conditional: request.headers().contains_key(http::header::IF_NONE_MATCH),
         };
-        let upload = Upload::new(length, buffered);
-        // A short body is one piece, and goes at once.
-        let client = if request.body().as_bytes().is_some() {
-            upload.has_gone();
-            &self.inner
-        } else {
-            &self.uploads
-        };
-        request.extensions_mut().insert(Arc::clone(&upload));
-        let mut answer = pin!(client.execute(request));
+        let upload = uploads.begin(length);
+        let mut answer = pin!(self.inner.execute(request));
         let answer = loop {
             let deadline = upload.deadline(options.timeout);
             if let Ok(answer) = timeout_at(deadline, &mut answer).await {
                 break answer.map_err(unreached)?;
             }
             if upload.deadline(options.timeout) <= deadline {
+                upload.timed_out();
                 return Err(too_late(options.timeout));
             }
         };
+        if answer.status().is_success() {
+            upload.succeeded();
+        }
         let (head, body) = answer.into_parts();
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         // A refusal may come from something that stands before the store, and has a clock of its

@@ -30,7 +30,6 @@ pub(crate) mod raw;
 pub(crate) mod refusal;
 pub(crate) mod runtime;
 #[cfg(feature = "servers")]
-pub(crate) mod sender;
 #[cfg(feature = "servers")]
 pub(crate) mod server;
 #[cfg(feature = "servers")]

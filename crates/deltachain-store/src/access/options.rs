@@ -30,12 +30,11 @@ deltachain::setters! {
         /// part is taken off. A server that says when to come again is left alone until then, for
         /// up to five minutes.
         pub pause: Duration = Duration::from_millis(200),
-        /// Time without any progress after which an attempt is given up. A slow line is not silent:
-        /// a transfer may take any time as long as bytes move. For the answer to an upload the
-        /// limit is longer: the time that the upload took, and at least a second for each 20 kB of
-        /// it (up to 4 MiB), because bytes may still lie in the buffers of a slow line. A store
-        /// that is not a server has this time for each operation: a document, a part of a file, a
-        /// list.
+        /// Time without any progress after which an attempt is given up. A download may take any
+        /// time as long as bytes come. The answer to an upload may take longer: four times as long
+        /// as the last upload of this length took, or what it takes on a line of 20 kB/s until one
+        /// has succeeded. A store that is not a server has this time for each operation: a
+        /// document, a part of a file, a list.
         pub timeout: Duration = Duration::from_mins(1),
         /// Bytes per second of all objects, or of the bodies of all requests to a server, together
         /// and in both directions. Parts of files go as a whole, with pauses between them.

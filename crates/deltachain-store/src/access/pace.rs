@@ -1,11 +1,8 @@
-//! When a request may go on: how long a busy server wants to be left alone, and whether the bytes
-//! of an upload are still moving.
+//! Waiting for servers: pauses that a busy server asks for, and time limits of uploads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
 /// A server cannot make anybody wait longer than this by one answer.
@@ -47,101 +44,86 @@ impl RetryAfter {
     }
 }
 
-/// Upload bytes that may sit in kernel and network buffers, which this process cannot observe.
-const BUFFERS: usize = 4 << 20;
-
-/// The slowest line, in bytes per second, on which buffers may become empty before the server is
-/// taken for silent.
+/// The slowest line, in bytes per second, that uploads may have. All uploads under way share it.
 const SLOWEST_LINE: u64 = 20_000;
 
-/// Whether the body of a request moves.
-#[derive(Debug)]
-pub(crate) struct Upload {
-    began: Instant,
-    state: Mutex<MovedBytes>,
-    /// The number of bytes that may lie in buffers of all uploads of a store together, which share
-    /// a line.
-    buffered: Arc<AtomicU64>,
-    /// This one's part of them.
-    own: u64,
+/// Factor by which an upload may be slower than the last one.
+const SLOWER: u64 = 4;
+
+/// Bodies shorter than this say nothing about a line, because most of their time is latency.
+const SHORT: u64 = 1 << 20;
+
+/// The time that uploads to a server take. A body is on its way until the answer to it comes: the
+/// HTTP client does not show whether its bytes move. On Linux TCP itself ends a connection whose
+/// peer takes no bytes for 30 seconds, which is the default of the `reqwest` crate.
+#[derive(Debug, Default)]
+pub(crate) struct UploadTimes(Mutex<UploadTimesState>);
+
+#[derive(Debug, Default)]
+struct UploadTimesState {
+    /// Bytes of all uploads under way.
+    under_way: u64,
+    /// Length and duration of the last long upload that succeeded; `None` also after a timeout.
+    last: Option<(u64, Duration)>,
 }
 
-#[derive(Debug)]
-struct MovedBytes {
-    /// When bytes went last.
-    last: Instant,
-    /// Bytes that have not gone yet.
-    left: usize,
-}
-
-impl Upload {
-    pub(crate) fn new(bytes: usize, buffered: &Arc<AtomicU64>) -> Arc<Self> {
-        let began = Instant::now();
-        let own = bytes.min(BUFFERS) as u64;
-        buffered.fetch_add(own, Ordering::Relaxed);
-        Arc::new(Self {
-            began,
-            state: Mutex::new(MovedBytes {
-                last: began,
-                left: bytes,
-            }),
-            buffered: Arc::clone(buffered),
-            own,
-        })
-    }
-
-    /// Marks all bytes as sent, for a body whose pieces are not watched.
-    pub(crate) fn has_gone(&self) {
-        lock(&self.state).left = 0;
-    }
-
-    /// When to give up if nothing moves from now on. The bytes that have gone last may still lie in
-    /// buffers of a slow line. So there is as much time more as all of it took to go, or as the
-    /// slowest line needs for the buffers.
-    pub(crate) fn deadline(&self, limit: Duration) -> Instant {
-        let moved = lock(&self.state);
-        let rest = if moved.left == 0 && self.own > 0 {
-            let buffered = self.buffered.load(Ordering::Relaxed);
-            (moved.last - self.began).max(Duration::from_millis(
-                buffered.saturating_mul(1000) / SLOWEST_LINE,
-            ))
-        } else {
-            Duration::ZERO
-        };
-        moved.last + limit + rest
-    }
-
-    /// Bytes that note it when they have gone.
-    pub(crate) fn watch(self: &Arc<Self>, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Chunk {
+impl UploadTimes {
+    /// Begins an upload of this length.
+    pub(crate) fn begin(&self, bytes: u64) -> Upload<'_> {
+        lock(&self.0).under_way += bytes;
+        Upload {
+            times: self,
+            began: Instant::now(),
             bytes,
-            upload: Arc::clone(self),
-        })
+        }
     }
 }
 
-impl Drop for Upload {
+/// An upload under way, or a request without a body.
+#[derive(Debug)]
+pub(crate) struct Upload<'a> {
+    times: &'a UploadTimes,
+    began: Instant,
+    bytes: u64,
+}
+
+impl Upload<'_> {
+    /// Time at which the server counts as silent, if answers may take `limit`. It may become later
+    /// when other uploads begin.
+    pub(crate) fn deadline(&self, limit: Duration) -> Instant {
+        let state = lock(&self.times.0);
+        let (bytes, rate) = match state.last {
+            None => (state.under_way, SLOWEST_LINE),
+            Some((length, duration)) => {
+                let milliseconds = duration.as_millis().max(1);
+                let rate = u128::from(length) * 1000 / milliseconds;
+                let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+                (self.bytes.saturating_mul(SLOWER), rate.max(1))
+            }
+        };
+        let allowance = if self.bytes == 0 {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(bytes.saturating_mul(1000) / rate)
+        };
+        self.began + limit + allowance
+    }
+
+    /// The server has answered.
+    pub(crate) fn succeeded(self) {
+        if self.bytes >= SHORT {
+            lock(&self.times.0).last = Some((self.bytes, self.began.elapsed()));
+        }
+    }
+
+    /// The server did not answer in time. The line may have become slower.
+    pub(crate) fn timed_out(self) {
+        lock(&self.times.0).last = None;
+    }
+}
+
+impl Drop for Upload<'_> {
     fn drop(&mut self) {
-        self.buffered.fetch_sub(self.own, Ordering::Relaxed);
-    }
-}
-
-/// A piece of a body. It is dropped when the connection has taken it.
-struct Chunk {
-    bytes: Bytes,
-    upload: Arc<Upload>,
-}
-
-impl AsRef<[u8]> for Chunk {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        let mut moved = lock(&self.upload.state);
-        moved.last = Instant::now();
-        moved.left = moved.left.saturating_sub(self.bytes.len());
+        lock(&self.times.0).under_way -= self.bytes;
     }
 }

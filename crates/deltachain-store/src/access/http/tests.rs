@@ -13,7 +13,6 @@ use object_store::client::HttpRequestBody;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::*;
-use crate::access::sender::CHUNK;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -80,14 +79,10 @@ impl Body for Pieces {
     }
 }
 
-/// What a server does with one request.
+/// Behaviour of a server for one request.
 #[derive(Debug)]
 struct Turn {
-    /// After each piece of the request's body that it takes.
-    pause: Duration,
-    /// How many pieces it takes.
-    pieces: usize,
-    /// Before it answers. Without an answer it is silent.
+    /// Time before it answers. Without an answer it is silent.
     thinks: Duration,
     answer: Option<http::Response<HttpResponseBody>>,
 }
@@ -98,8 +93,6 @@ fn answer(status: u16, body: impl Into<HttpResponseBody>) -> Turn {
         .body(body.into())
         .unwrap();
     Turn {
-        pause: Duration::ZERO,
-        pieces: usize::MAX,
         thinks: Duration::ZERO,
         answer: Some(answer),
     }
@@ -133,7 +126,7 @@ struct Server {
 
 #[async_trait]
 impl HttpService for Server {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, _request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.came.lock().unwrap().push(Instant::now());
         let turn = self
             .turns
@@ -141,25 +134,6 @@ impl HttpService for Server {
             .unwrap()
             .pop_front()
             .expect("no more requests");
-        let upload = Arc::clone(request.extensions().get::<Arc<Upload>>().unwrap());
-        let mut body = request.into_body();
-        let mut left = turn.pieces;
-        while let Some(frame) = body.frame().await {
-            for piece in frame?
-                .into_data()
-                .unwrap()
-                .chunks(CHUNK)
-                .map(Bytes::copy_from_slice)
-            {
-                let Some(fewer) = left.checked_sub(1) else {
-                    break;
-                };
-                left = fewer;
-                let piece = upload.watch(piece);
-                sleep(turn.pause).await;
-                drop(piece);
-            }
-        }
         sleep(turn.thinks).await;
         match turn.answer {
             Some(answer) => Ok(answer),
@@ -179,7 +153,7 @@ fn client(
     };
     let server = HttpClient::new(server);
     (
-        Connector::new(&options.timeout(LIMIT), Vec::new()).watch(server.clone(), server),
+        Connector::new(&options.timeout(LIMIT), Vec::new()).watch(server),
         came,
     )
 }
@@ -303,51 +277,58 @@ async fn a_slow_line_works_and_a_silent_server_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upload_may_take_as_long_as_it_moves() {
-    let bytes = 20 * CHUNK;
-    let nearly = Duration::from_secs(59);
-    let slow = || Turn {
-        pause: nearly,
+async fn an_upload_has_the_time_of_a_slow_line() {
+    // At 20 kB/s they take 100 seconds.
+    let bytes = 2_000_000;
+    let slow = |seconds| Turn {
+        thinks: Duration::from_secs(seconds),
         ..answer(200, Bytes::new())
     };
-    let turns = [
-        slow(),
-        Turn {
-            thinks: nearly * 20 + nearly,
-            ..slow()
-        },
-        Turn {
-            answer: None,
-            ..slow()
-        },
-        Turn {
-            answer: None,
-            pieces: 3,
-            ..slow()
-        },
-    ];
+    let silent = || Turn {
+        answer: None,
+        ..slow(0)
+    };
+    let turns = [slow(159), silent(), silent(), slow(10), silent(), silent()];
     let (client, _) = client(StoreOptions::default(), turns);
     let (answer, time) = timed(client.execute(put(bytes))).await;
     assert_eq!(
-        (answer.unwrap().status().as_u16(), time),
-        (200, nearly * 20)
+        (answer.unwrap().status().as_u16(), time.as_secs()),
+        (200, 159)
     );
-    // What went last was still on its way for as long.
+    // Four times as long as the last one, and the limit for the answer.
+    let (answer, time) = timed(client.execute(put(bytes))).await;
+    assert_eq!(answer.unwrap_err().kind(), HttpErrorKind::Timeout);
+    assert_eq!(time.as_secs(), 4 * 159 + 60);
+    // After a timeout, the line may have become slower.
+    let (answer, time) = timed(client.execute(put(bytes))).await;
+    assert_eq!(answer.unwrap_err().kind(), HttpErrorKind::Timeout);
+    assert_eq!(time.as_secs(), 100 + 60);
     let (answer, time) = timed(client.execute(put(bytes))).await;
     assert_eq!(
-        (answer.unwrap().status().as_u16(), time),
-        (200, nearly * 41)
+        (answer.unwrap().status().as_u16(), time.as_secs()),
+        (200, 10)
     );
     let (answer, time) = timed(client.execute(put(bytes))).await;
-    assert_eq!(
-        (answer.unwrap_err().kind(), time),
-        (HttpErrorKind::Timeout, nearly * 40 + LIMIT)
-    );
-    let (answer, time) = timed(client.execute(put(bytes))).await;
-    assert_eq!(
-        (answer.unwrap_err().kind(), time),
-        (HttpErrorKind::Timeout, nearly * 3 + LIMIT)
-    );
+    assert_eq!(answer.unwrap_err().kind(), HttpErrorKind::Timeout);
+    assert_eq!(time.as_secs(), 4 * 10 + 60);
+    // A request without a body does not wait longer.
+    let (answer, time) = timed(client.execute(get(None))).await;
+    assert_eq!(answer.unwrap_err().kind(), HttpErrorKind::Timeout);
+    assert_eq!(time, LIMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn uploads_share_a_slow_line() {
+    let slow = || Turn {
+        thinks: Duration::from_secs(259),
+        ..answer(200, Bytes::new())
+    };
+    let (client, _) = client(StoreOptions::default(), [slow(), slow()]);
+    let both = [
+        client.execute(put(2_000_000)),
+        client.execute(put(2_000_000)),
+    ];
+    futures_util::future::try_join_all(both).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -429,8 +410,7 @@ async fn services_for_credentials_are_no_stores() {
         is_configured: true,
         works_without_token: false,
     });
-    let [credentials, objects] =
-        [asking, connector.clone()].map(|made| made.watch(server.clone(), server.clone()));
+    let [credentials, objects] = [asking, connector.clone()].map(|made| made.watch(server.clone()));
     // The request is repeated, and the clock of the service is not that of the store.
     let status = credentials.execute(get(None)).await.unwrap().status();
     assert_eq!(status.as_u16(), 200);
