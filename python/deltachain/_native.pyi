@@ -56,6 +56,28 @@ class Link:
     def close(self) -> None: ...
 
 @final
+class CallLock:
+    """The lock of an object that one call may use at a time. No exception leaves it taken."""
+
+    def __new__(cls) -> CallLock: ...
+    def call(self) -> LockedCall: ...
+
+@final
+class LockedCall:
+    """The context of a call that has the lock. Give it to `with` alone: an exception keeps what
+    variables hold."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, _kind: object, _error: object, _trace: object) -> None: ...
+
+@final
+class Claim:
+    """Something that the first to ask gets for good."""
+
+    def __new__(cls) -> Claim: ...
+    def belongs_to(self, name: str) -> bool: ...
+
+@final
 class Snapshot:
     """A copy of a trainer's tensors while it is being taken."""
 

@@ -6,17 +6,14 @@ import atexit
 import json
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import Any
 
 from . import _native
@@ -167,9 +164,9 @@ class PublishJob(Future[PublishReport]):
         self._call = call
         self._is_heard = self._is_asked_to_end = self._is_stopped = False
         self._thread: threading.Thread | None = None
-        # The first of two: its thread, which then works, or a caller who was interrupted before the
-        # thread was known to run.
-        self._owner: dict[None, object] = {}
+        # The work belongs to the job's thread, or to a caller who was interrupted before the thread
+        # was known to run, and who ends the job.
+        self._claim = _native.Claim()
         self._is_started = False
 
     # To the base class it is pending until it ends, since it does not let a running future be
@@ -231,14 +228,10 @@ class PublishJob(Future[PublishReport]):
     def _stop(self) -> None:
         self._is_stopped = True
 
-    def _is_taken(self, by: object) -> bool:
-        """Whether this one, of its thread and the callers, was the first to ask."""
-        return self._owner.setdefault(None, by) is by
-
     def _join(self, until: Callable[[], bool] | None) -> None:
         """Waits for the end; for no thread that an interrupt has kept from being started, or may
         have."""
-        if not self._is_started and self._is_taken(PublishJob):
+        if not self._is_started and self._claim.belongs_to("caller"):
             self._is_asked_to_end = True
             if not self.done():
                 self._ended(_cancelled())
@@ -361,8 +354,7 @@ class Publisher:
         self._job: PublishJob | None = None
         # Whether it is not open yet, or not any more.
         self._is_closed = True
-        # The calls that use it, by their frames, and those that were interrupted.
-        self._calls_of: list[FrameType] = []
+        self._lock = _native.CallLock()
         # The number of collective calls, and the call that made the last version.
         self._calls = self._made_in = 0
         whole("keep_last", keep_last, 1)
@@ -493,7 +485,7 @@ class Publisher:
     def head(self) -> int | None:
         """The number of the chain's newest version; None if there is none yet. Waits for the
         running publish, then asks the store."""
-        with self._used():
+        with self._call(), unmasked():
             self._join()
             if self._is_closed:
                 raise UsageError("USAGE: the publisher has been closed", advice="open another one")
@@ -515,7 +507,7 @@ class Publisher:
         False
         {'step': '0'}
         """
-        with self._used():
+        with self._call(), unmasked():
             self._join()
             if self._is_closed:
                 raise UsageError("USAGE: the publisher has been closed", advice="open another one")
@@ -536,7 +528,7 @@ class Publisher:
         ...     pub.publish({"w": dc.Tensor("U8", (2,), b"ab")}).version
         0
         """
-        with self._used():
+        with self._call(), unmasked():
             before, until = self._job, ending(stop)
             try:
                 with unmasked():
@@ -588,7 +580,7 @@ class Publisher:
                 not change. A stream is first read to its end on all ranks, since others may be
                 waiting for it. An error on one rank is raised on all.
         """
-        with self._used():
+        with self._call(), unmasked():
             return self._begin(weights, metadata, ending(stop))
 
     def _begin(
@@ -648,13 +640,13 @@ class Publisher:
         Raises:
             CancelledError: if `stop` ends the wait, as in `publish_async`.
         """
-        with self._used():
+        with self._call(), unmasked():
             self._settle("wait()", ending(stop))
 
     def close(self) -> None:
         """Like `wait`; then frees copies, threads and connections. A `Store` that was given stays
         open. Closing twice is not an error."""
-        with self._used():
+        with self._call(), unmasked():
             _open.discard(self)
             if self._is_closed:
                 return
@@ -667,24 +659,10 @@ class Publisher:
             if error is not None:
                 raise error
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        """Locks the publisher for this call. A call that has ended does not hold it, wherever it
-        was interrupted."""
+    def _call(self) -> _native.LockedCall:
+        """The context of one call, which has the publisher for itself."""
         self._check()
-        # 0 is this one, 1 is contextlib.
-        frame = sys._getframe(2)
-        try:
-            self._calls_of.append(frame)
-            if any(_is_running(other) for other in list(self._calls_of) if other is not frame):
-                raise UsageError("USAGE: another thread is using it: one at a time")
-            with unmasked():
-                yield
-        finally:
-            for other in list(self._calls_of):
-                if other is frame or not _is_running(other):
-                    with suppress(ValueError):
-                        self._calls_of.remove(other)
+        return self._lock.call()
 
     def _check(self) -> None:
         if os.getpid() != self._process:
@@ -841,7 +819,7 @@ class Publisher:
         metadata: dict[str, str],
         before: tuple[float, float],
     ) -> None:
-        if not job._is_taken(self):
+        if not job._claim.belongs_to("thread"):
             return
         try:
             published = self._publish(job, snapshot, metadata, before)
@@ -919,17 +897,6 @@ def _size(value: Any) -> int:
         return int(value.nbytes)
     except Exception:
         return 0
-
-
-def _is_running(call: FrameType) -> bool:
-    """Whether a call has not ended: its frame is on the stack of a thread."""
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
-        while frame is not None:
-            if frame is call:
-                return True
-            frame = frame.f_back
-    return False
 
 
 _open: weakref.WeakSet[Publisher] = weakref.WeakSet()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
+from . import _native
 from ._errors import CLASSES, Error, IoError, UsageError
 from ._interrupts import start
 from ._like import pairs
@@ -511,11 +512,11 @@ def started(
     """Runs work in a thread of its own. If an interrupt comes as the thread starts, `stop` ends the
     work."""
     done: Future[_T] = Future()
-    # The first of two: the thread, which then works, or the caller who was interrupted.
-    owner: dict[None, object] = {}
+    # The work belongs to the thread, or to the caller who was interrupted.
+    claim = _native.Claim()
 
     def run() -> None:
-        if owner.setdefault(None, run) is not run:
+        if not claim.belongs_to("thread"):
             return
         try:
             done.set_result(work())
@@ -525,7 +526,7 @@ def started(
     try:
         start(threading.Thread(target=run, name=name, daemon=daemon))
     except BaseException:
-        if owner.setdefault(None, done) is run and stop is not None:
+        if not claim.belongs_to("caller") and stop is not None:
             stop()
             # Requests to a store that does not answer may take longer.
             wait((done,), 5)

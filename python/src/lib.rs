@@ -18,6 +18,7 @@ mod gate;
 mod given;
 mod lent;
 mod link;
+mod lock;
 mod memory;
 mod operations;
 mod patches;
@@ -44,6 +45,7 @@ mod native {
         gate::{forked, leave},
         lent::FoundTensors,
         link::Link,
+        lock::{CallLock, Claim, LockedCall},
         memory::Buffer,
         operations::{
             apply_files, apply_tensors, check_settings, diff, digest, open_link, write_file,
