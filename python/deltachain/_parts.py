@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ._errors import UsageError
 from ._like import Names
-from ._native import Place
+from ._native import TensorPlace
 from ._tensors import BITS, kind_of, name_of
 
 __all__ = ["Form", "Part", "address_of", "bound", "located", "overlapping", "parts_of"]
@@ -167,7 +167,7 @@ def _check(name: str, tensor: Any) -> None:
         raise _refused(name, "the tensor is sparse or nested: give a dense one")
     if tensor.device.type == "meta":
         raise _refused(name, "the tensor is on the device meta, so it has no data")
-    # A tensor that is made of others has no memory either; `Place` says so.
+    # A tensor that is made of others has no memory either; `TensorPlace` says so.
     is_own = not hasattr(tensor, "__tensor_flatten__")
     if is_own and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
         raise _refused(name, "the tensor has no data: its storage was freed")
@@ -212,10 +212,10 @@ _LISTED = 10
 
 def bound(
     forms: Sequence[Form],
-    given: Sequence[tuple[Place, tuple[slice, ...] | None]],
+    given: Sequence[tuple[TensorPlace, tuple[slice, ...] | None]],
     is_group: bool,
     strict: bool,
-) -> list[tuple[str, Place, list[tuple[int, int]]]]:
+) -> list[tuple[str, TensorPlace, list[tuple[int, int]]]]:
     """Names of the chain's tensors, the objects given for them, and begin and end of the part that
     each holds, in the first dimensions. Names may be given with the parts that wrappers add.
 

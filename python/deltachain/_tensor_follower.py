@@ -107,13 +107,13 @@ class TensorFollower(_native.Follower):
         self._loader: Loader | None = into if known(into) is None else None
         self._into: Any = None
         # Where they lay when they were given, and which part each is.
-        self._given: list[tuple[_native.Place, tuple[slice, ...] | None]] | None = None
+        self._given: list[tuple[_native.TensorPlace, tuple[slice, ...] | None]] | None = None
         # Names of which this process has nothing, and of which none is needed if no process has
         # anything.
         self._unused: list[str] = []
         # Whether the library knows them as tensors of the chain, and which ones of it.
         self._bound = False
-        self._named: list[tuple[str, _native.Place]] = []
+        self._named: list[tuple[str, _native.TensorPlace]] = []
         self._give(None if self._loader else into)
         # Whether this one was the last to write to its tensors, and whether another one has since.
         self._is_owner = self._is_overwritten = False
@@ -128,7 +128,7 @@ class TensorFollower(_native.Follower):
         tensors = known(into)
         if tensors is not None:
             parts = list(parts_of(tensors, self._is_group))
-            given = [(_native.Place(name, tensor), index) for name, tensor, index in parts]
+            given = [(_native.TensorPlace(name, tensor), index) for name, tensor, index in parts]
             self._unused = [
                 name for name, own in tensors.items() if isinstance(own, list) and not own
             ]
@@ -323,7 +323,7 @@ class TensorFollower(_native.Follower):
     def _bind(self, made: _native.PreparedUpdate) -> None:
         """Finds the tensors of a version in those of all ranks."""
         ranks = self._ranks
-        placed: _native.Placed | None = None
+        placed: _native.FoundTensors | None = None
         unused = list(self._unused)
         # All tell their parts if one has to know them.
         self._bound = all(ranks.agree(word=b"+" if self._bound else b""))
@@ -537,7 +537,7 @@ class TensorFollower(_native.Follower):
         yield from ((name, _copied(place.tensor)) for name, place in self._named)
 
 
-def _torch_for(given: list[tuple[_native.Place, Any]]) -> object:
+def _torch_for(given: list[tuple[_native.TensorPlace, Any]]) -> object:
     """The object that reads and writes tensors if some of them are on a device."""
     tensors = [place.tensor for place, _ in given]
     is_on_device = any(
