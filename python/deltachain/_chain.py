@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -385,7 +384,7 @@ def log(chain: Chain, last: int | None = 20) -> list[Version]:
 def newest(store: _native.Store, last: int | None) -> list[Version]:
     """The newest versions of a chain whose store is open."""
     whole("last", last, 1, MOST_VERSION)
-    return [_version(entry) for entry in json.loads(store.log(last))]
+    return [_version(entry) for entry in store.log(last)]
 
 
 def show(chain: Chain, version: int | None = None) -> Version:
@@ -399,7 +398,7 @@ def show(chain: Chain, version: int | None = None) -> Version:
         ChainError: if there is no such version, with the rule R-CHN-03, or no chain.
     """
     whole("version", version, 0, MOST_VERSION)
-    return _version(json.loads(open_store(chain).show(version)))
+    return _version(open_store(chain).show(version))
 
 
 def status(directory: _Path, max_lag: int | str | None = None) -> DirectoryStatus:
@@ -414,9 +413,7 @@ def status(directory: _Path, max_lag: int | str | None = None) -> DirectoryStatu
     Raises:
         UsageError: if there is no such directory. A directory that holds nothing is not healthy.
     """
-    found = json.loads(
-        _native.status(absolute(directory), None if max_lag is None else str(max_lag))
-    )
+    found = _native.status(absolute(directory), None if max_lag is None else str(max_lag))
     for name in ("switched", "stored", "last_look", "last_success"):
         found[name] = _time(found[name])
     found["digest"] = found.pop("state")
@@ -450,12 +447,13 @@ def fsck(
         What was found: `healthy`, `problems` and figures. Problems are not raised.
     """
     function("progress", progress)
-    problems, report = open_store(chain).fsck(deep, maybe_absolute(scratch), threads, progress)
-    found = json.loads(report) | {"problems": tuple(problems)}
+    found = open_store(chain).fsck(deep, maybe_absolute(scratch), threads, progress)
+    found["problems"] = tuple(found["problems"])
     if "hints" not in found:
         return DirectoryReport(**found)
     del found["signatures"]
-    return FsckReport(**found | {"hints": tuple(found["hints"])})
+    found["hints"] = tuple(found["hints"])
+    return FsckReport(**found)
 
 
 def doctor(chain: Chain) -> DoctorReport:
@@ -466,7 +464,7 @@ def doctor(chain: Chain) -> DoctorReport:
     Args:
         chain: the chain, or a directory for a follower.
     """
-    found = json.loads(open_store(chain).doctor())
+    found = open_store(chain).doctor()
     return DoctorReport(tuple(Finding(**finding) for finding in found))
 
 
@@ -506,10 +504,14 @@ def prune(
         raise UsageError(
             "USAGE: keep_last= is missing; only abandoned=True alone keeps all versions"
         )
-    store = open_store(chain)
-    found = json.loads(
-        store.prune(keep_last, keep_every, versions, abandoned, accept_loss, dry_run, progress)
-    )
+    settings = {
+        "keep_last": keep_last,
+        "keep_every": keep_every,
+        "keep": versions,
+        "abandoned": abandoned,
+        "accept_loss": accept_loss,
+    }
+    found = open_store(chain).prune(settings, dry_run, progress)
     for name in ("kept", "withdrawn", "needed", "removed"):
         found[name] = tuple(found[name])
     return PruneReport(**found)
@@ -555,15 +557,15 @@ def mirror(
     function("progress", progress)
     if restore and trust is not None:
         raise UsageError("USAGE: give restore= or trust=, not both")
-    problems, report = open_store(source).mirror(
-        store_of(destination)._native,
-        trusted(trust),
-        verify,
-        restore,
-        maybe_absolute(scratch),
-        progress,
-    )
-    found = json.loads(report) | {"problems": tuple(problems)}
+    store, target = open_store(source), store_of(destination)
+    settings = {
+        "trust": trusted(trust),
+        "verify": verify,
+        "restore": restore,
+        "scratch": maybe_absolute(scratch),
+    }
+    found = store.mirror(target._native, settings, progress)
+    found["problems"] = tuple(found["problems"])
     del found["whole"]
     return MirrorReport(**found)
 
@@ -613,13 +615,17 @@ def compact(
     function("progress", progress)
     whole("version", version, 0, MOST_VERSION)
     check_profiles([profile])
-    store, older = open_store(chain), _versions("bases", bases)
-    found = json.loads(
-        store.compact(version, snapshot, older, profile, maybe_absolute(scratch), threads, progress)
-    )
-    return CompactReport(
-        found["version"], tuple(Route(route["from"], route["bytes"]) for route in found["routes"])
-    )
+    store = open_store(chain)
+    settings = {
+        "version": version,
+        "snapshot": snapshot,
+        "bases": _versions("bases", bases),
+        "profile": profile,
+        "scratch": maybe_absolute(scratch),
+    }
+    found = store.compact(settings, threads, progress)
+    routes = tuple(Route(route["from"], route["bytes"]) for route in found["routes"])
+    return CompactReport(found["version"], routes)
 
 
 def given(metadata: Mapping[str, str]) -> dict[str, str]:

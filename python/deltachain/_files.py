@@ -197,28 +197,27 @@ def located(state: Any) -> Any:
     return state if tensors is None else tensors
 
 
-def patch_of(row: tuple[str, str, list[int], Any, Any], kind: Kind) -> Patch:
+def patch_of(patch: _native.TensorPatch, kind: Kind) -> Patch:
     """A patch with tensors of the caller's library."""
-    name, dtype, shape, lanes, values = row
-    tensor_shape = tuple(shape)
+    name, dtype, shape, lanes = patch.name, patch.dtype, tuple(patch.shape), patch.indices
     if lanes is None:
-        return Patch(name, tensor_shape, dtype, None, shaped(kind, dtype, tensor_shape, values))
+        return Patch(name, shape, dtype, None, shaped(kind, dtype, shape, patch.values))
     # A lane of a packed dtype is a byte.
     lane = "U8" if dtype in PACKED else dtype
-    count = len(lanes)
-    shown = shaped(kind, lane, (count,), values)
+    values = shaped(kind, lane, (len(lanes),), patch.values)
+    indices: Any
     if kind == "torch":
         import torch
 
         wide = memoryview(lanes).itemsize == 8
-        lanes = torch.frombuffer(writable(lanes), dtype=torch.int64 if wide else torch.int32)
+        indices = torch.frombuffer(writable(lanes), dtype=torch.int64 if wide else torch.int32)
     elif kind == "numpy":
         import numpy
 
-        lanes = numpy.frombuffer(lanes, dtype=memoryview(lanes).format)
+        indices = numpy.frombuffer(lanes, dtype=memoryview(lanes).format)
     else:
-        lanes = memoryview(lanes)
-    return Patch(name, tensor_shape, dtype, lanes, shown)
+        indices = memoryview(lanes)
+    return Patch(name, shape, dtype, indices, values)
 
 
 @contextmanager
@@ -313,14 +312,14 @@ class Link:
     @property
     def header(self) -> Header:
         """The fields of the header."""
-        return Header(self.base, self.target, *self._native.header())
+        return Header(**self._native.header())
 
     @property
     def index(self) -> list[LinkTensor]:
         """The tensors that the link changes, by name. Others are as in the base."""
         return [
-            LinkTensor(name, operation, dtype, tuple(shape), digest)
-            for name, operation, dtype, shape, digest in self._native.tensors()
+            LinkTensor(one.name, one.operation, one.dtype, tuple(one.shape), one.digest)
+            for one in self._native.tensors()
         ]
 
     def verify(self, *, threads: int | None = None, progress: Progress | None = None) -> None:
@@ -363,16 +362,16 @@ class Link:
         )
         batch: list[int] = []
         held = 0
-        for number, (name, operation, dtype, shape, _) in enumerate(native.tensors()):
-            if operation == "remove" or (wanted is not None and not wanted(name)):
+        for number, one in enumerate(native.tensors()):
+            if one.operation == "remove" or (wanted is not None and not wanted(one.name)):
                 continue
             batch.append(number)
-            held += Tensor(dtype or "U8", shape, b"").nbytes
+            held += Tensor(one.dtype or "U8", one.shape, b"").nbytes
             if held >= _BATCH or len(batch) >= 4096:
-                yield from (patch_of(row, usual) for row in native.patches(batch, base))
+                yield from (patch_of(patch, usual) for patch in native.patches(batch, base))
                 batch, held = [], 0
         if batch:
-            yield from (patch_of(row, usual) for row in native.patches(batch, base))
+            yield from (patch_of(patch, usual) for patch in native.patches(batch, base))
 
     def save(self, path: Path, *, replace: bool = False) -> None:
         """Writes the link to a file, atomically."""
@@ -466,11 +465,10 @@ def diff(
     """
     function("progress", progress)
     text, place = notes(metadata), maybe_absolute(out)
-    native, made = _native.diff(
-        located(base), located(target), place, profile, text, replace, threads, progress
-    )
-    report = DiffReport(*made)
-    return report if native is None else Link(native, report)
+    settings = {"profile": profile, "metadata": text, "replace": replace}
+    made = _native.diff(located(base), located(target), place, settings, threads, progress)
+    link, report = made["link"], DiffReport(**made["report"])
+    return report if link is None else Link(link, report)
 
 
 @overload
@@ -525,14 +523,8 @@ def apply(
     given = [links] if isinstance(links, Link | str | os.PathLike) else list(links)
     if out is None:
         opened = [link if isinstance(link, Link) else open(link) for link in given]
-        made, _ = _native.apply_tensors(
-            base,
-            [link._native for link in opened],
-            allocator(base, kind),
-            threads,
-            progress,
-        )
-        return made
+        natives = [link._native for link in opened]
+        return _native.apply_tensors(base, natives, allocator(base, kind), threads, progress)
     if base is not None and not isinstance(base, str | os.PathLike):
         raise UsageError("USAGE: to write files, the base must be None or a path")
     with tempfile.TemporaryDirectory(prefix="deltachain-") as folder:
@@ -549,7 +541,7 @@ def apply(
         built = _native.apply_files(
             maybe_absolute(base), paths, absolute(out), replace, threads, progress
         )
-    return ApplyReport(*built)
+    return ApplyReport(**built)
 
 
 def digest(
@@ -562,7 +554,6 @@ def digest(
     'f2196cc6ca6d'
     """
     function("progress", progress)
-    found, rows = _native.digest(located(state), threads, progress)
-    return StateDigest(
-        found, {name: (dtype, tuple(shape), own) for (name, dtype, shape), own in rows}
-    )
+    found = _native.digest(located(state), threads, progress)
+    tensors = {one.name: (one.dtype, tuple(one.shape), one.digest) for one in found["tensors"]}
+    return StateDigest(found["digest"], tensors)

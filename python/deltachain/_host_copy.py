@@ -59,10 +59,13 @@ def find_version(
         IoError: if the directory cannot be read.
     """
     found = _native.find_version(absolute(directory), version)
-    return (
-        None
-        if found is None
-        else FoundVersion(*found[:2], os.path.realpath(found[2]), given(found[3]))
+    if found is None:
+        return None
+    return FoundVersion(
+        version=found.version,
+        digest=found.digest,
+        path=os.path.realpath(found.directory),
+        metadata=given(found.metadata),
     )
 
 
@@ -204,17 +207,17 @@ class HostCopy:
 def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
     """Dtype, shape and bytes of the tensors of a verified model, by name: a directory, or one file.
     The bytes are views of mapped files."""
-    tensors, places, _ = _native.checkpoint(path)
     files: dict[str, memoryview] = {}
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
-    for (name, dtype, shape), (place, begin) in zip(tensors, places, strict=True):
-        part = os.fspath(place)
+    for one in _native.checkpoint(path)["tensors"]:
+        part = os.fspath(one.path)
         if part not in files:
             with open(part, "rb") as file:
                 # Private: code that writes to a view gets its own copy of the page.
                 files[part] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        size = Tensor(dtype, tuple(shape), b"").nbytes
-        found[name] = (dtype, tuple(shape), files[part][begin : begin + size])
+        shape = tuple(one.shape)
+        size = Tensor(one.dtype, shape, b"").nbytes
+        found[one.name] = (one.dtype, shape, files[part][one.offset : one.offset + size])
     return found
 
 
@@ -241,6 +244,7 @@ def differences(before: object, after: str, kind: Kind, threads: int | None) -> 
     by tensor."""
     number: int | None = 0
     while number is not None:
-        rows, number = _native.compare(before, after, number, threads)
-        for row in rows:
-            yield patch_of(row, kind)
+        found = _native.compare(before, after, number, threads)
+        number = found["next"]
+        for patch in found["patches"]:
+            yield patch_of(patch, kind)

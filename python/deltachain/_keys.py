@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _native
 from ._errors import UsageError
@@ -114,9 +114,24 @@ def public_key(key: str | os.PathLike[str]) -> str:
     return _native.public_key(_secret(key, "key"))
 
 
-def signers(
-    given: Signer | Sequence[Signer] | None,
-) -> list[tuple[str, Callable[[bytes], bytes] | None]]:
+class KeySigner(NamedTuple):
+    """A signer."""
+
+    key: str
+    """A secret key, or a public one if there is a function."""
+    function: Callable[[bytes], bytes] | None
+    """Signs."""
+
+
+class TrustedKeys(NamedTuple):
+    """The content of `trust=`."""
+
+    keys: list[str]
+    quorum: int
+    """How many of the keys must have signed."""
+
+
+def signers(given: Signer | Sequence[Signer] | None) -> list[KeySigner]:
     """The keys that sign: secret ones, or public ones with the function that signs. By default that
     of the environment."""
     name = "sign_key="
@@ -128,18 +143,18 @@ def signers(
             raise UsageError(
                 f"USAGE: {name} is empty: set it to the secret key, or remove it to sign nothing"
             )
-    rows: list[tuple[str, Callable[[bytes], bytes] | None]] = []
+    found: list[KeySigner] = []
     for key in _listed(given):
         if not isinstance(key, SignWith):
-            rows.append((_secret(key, name), None))
+            found.append(KeySigner(_secret(key, name), None))
         elif callable(key.function):
-            rows.append((_public(key.public, "SignWith()"), key.function))
+            found.append(KeySigner(_public(key.public, "SignWith()"), key.function))
         else:
             raise UsageError("USAGE: SignWith() needs a function that signs")
-    return rows
+    return found
 
 
-def trusted(given: Trusts | None) -> tuple[list[str], int] | None:
+def trusted(given: Trusts | None) -> TrustedKeys | None:
     """The keys of `trust=`, and how many have to sign."""
     if given is None:
         return None
@@ -155,7 +170,7 @@ def trusted(given: Trusts | None) -> tuple[list[str], int] | None:
             raise UsageError(f"USAGE: trust=: there is no such file: {os.fspath(one)!r}")
         else:
             keys += [_public(line, "trust=") for line in _lines(one, "trust=")]
-    return keys, trust.quorum
+    return TrustedKeys(keys, trust.quorum)
 
 
 def _listed(given: Any) -> Sequence[Any]:

@@ -97,19 +97,19 @@ class Reference:
 
     def __init__(self, path: str | os.PathLike[str], fill: bool = False) -> None:
         self.path, self.fill = present(path), fill
-        tensors, _, metadata = _native.checkpoint(self.path)
+        checkpoint = _native.checkpoint(self.path)
         self.tensors: dict[str, Expected] = {}
-        for name, dtype, shape in tensors:
-            self.tensors[name] = Expected(
-                dtype, tuple(shape), Tensor(dtype, tuple(shape), b"").nbytes
-            )
+        for one in checkpoint["tensors"]:
+            shape = tuple(one.shape)
+            nbytes = Tensor(one.dtype, shape, b"").nbytes
+            self.tensors[one.name] = Expected(one.dtype, shape, nbytes)
         self.ties: dict[str, str] = {}
         """Names that the checkpoint leaves out, and the tensor that each is tied to."""
         self.twins: dict[str, list[str]] = {}
         """For tensors of the checkpoint, its other tensors that are tied to them."""
         # `safetensors.torch.save_model` records the names that it left out, and the tensors that
         # they are tied to.
-        for name, kept in metadata.items():
+        for name, kept in checkpoint["metadata"].items():
             if kept in self.tensors and name not in self.tensors:
                 self.ties[name] = kept
         if self._ties_embeddings():

@@ -4,7 +4,7 @@ and documentation. What `deltachain` exports from here is documented here."""
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, TypedDict, final
 
 __version__: str
 
@@ -13,14 +13,91 @@ _Path = str | PathLike[str]
 _Progress = Callable[[str, int, int], object] | None
 # Asked about twenty times a second: whether the work is to end.
 _Until = Callable[[], object] | None
-# Name, dtype and shape.
-_Info = tuple[str, str, list[int]]
-# Fields of `PublishReport`, in their order, but for the last.
-_PublishReport = tuple[int, str, str, int, int, int, bool, bool]
-# Fields of `DiffReport`.
-_Diff = tuple[str, str, int, int, int, int, int]
-# Name, dtype, shape, numbers of lanes unless all are given, values.
-_Row = tuple[str, str, list[int], "Buffer | None", "Buffer"]
+# Settings by their names.
+_Settings = Mapping[str, Any]
+# A report by the names of its fields.
+_Report = dict[str, Any]
+
+class _LinkFigures(TypedDict):
+    """Fields of `DiffReport`."""
+
+    base: str
+    target: str
+    bytes: int
+    target_bytes: int
+    elements: int
+    changed: int
+    tensors: int
+
+class _MadeLink(TypedDict):
+    link: Link | None
+    report: _LinkFigures
+
+class _ApplyFigures(TypedDict):
+    """Fields of `ApplyReport`."""
+
+    base: str
+    target: str
+    target_bytes: int
+    written: int
+    copied: list[str]
+
+class _DigestedState(TypedDict):
+    digest: str
+    tensors: list[TensorDigest]
+
+class _HeaderFields(TypedDict):
+    """Fields of `Header`."""
+
+    base: str
+    target: str
+    compatible_features: int
+    index_stored: int
+    index_raw: int
+    segments_length: int
+    extension_length: int
+    file_length: int
+
+class _Checkpoint(TypedDict):
+    tensors: list[CheckpointTensor]
+    metadata: dict[str, str]
+
+class _Differences(TypedDict):
+    patches: list[TensorPatch]
+    # The number of the tensor to go on with.
+    next: int | None
+
+class _PublishedVersion(TypedDict):
+    """Fields of `PublishReport`, but for the times."""
+
+    version: int
+    digest: str
+    commit: str
+    bytes: int
+    changed: int
+    elements: int
+    snapshot: bool
+    is_new: bool
+
+class _LagFigures(TypedDict):
+    """Fields of `Lag`."""
+
+    versions: int
+    seconds: float | None
+
+class _SwitchTimes(TypedDict):
+    """Fields of `Times`."""
+
+    plan: float
+    download: float
+    build: float
+    switch: float
+
+class _SwitchFacts(TypedDict):
+    downloaded: int
+    routes: list[tuple[int | None, int]]
+    times: _SwitchTimes
+    fallback: str | None
 
 @final
 class Buffer:
@@ -46,51 +123,132 @@ class Link:
     def metadata(self) -> dict[str, str]: ...
     @property
     def is_direct(self) -> bool: ...
-    def header(self) -> list[int]: ...
-    def tensors(
-        self,
-    ) -> list[tuple[str, Literal["patch", "set", "remove"], str | None, list[int], str | None]]: ...
+    def header(self) -> _HeaderFields: ...
+    def tensors(self) -> list[LinkTensor]: ...
     def verify(self, threads: int | None, progress: _Progress) -> None: ...
-    def patches(self, numbers: list[int], base: object) -> list[_Row]: ...
+    def patches(self, numbers: list[int], base: object) -> list[TensorPatch]: ...
     def to_bytes(self) -> Buffer: ...
     def close(self) -> None: ...
+
+@final
+class LinkTensor:
+    """A tensor that a link lists."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def operation(self) -> Literal["patch", "set", "remove"]: ...
+    @property
+    def dtype(self) -> str | None: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def digest(self) -> str | None: ...
+
+@final
+class TensorForm:
+    """Name, dtype and shape of a tensor."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> list[int]: ...
+
+@final
+class TensorDigest:
+    """A tensor of a state, with its digest."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def digest(self) -> str: ...
+
+@final
+class TensorPatch:
+    """A patch of one tensor: numbers of lanes unless all are given, and their values."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def indices(self) -> Buffer | None: ...
+    @property
+    def values(self) -> Buffer: ...
+
+@final
+class TensorData:
+    """A whole tensor."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def data(self) -> Buffer: ...
+
+@final
+class CheckpointTensor:
+    """A tensor of a checkpoint, the file that has its data, and the offset of its first byte."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def path(self) -> PathLike[str]: ...
+    @property
+    def offset(self) -> int: ...
+
+@final
+class CallLock:
+    """The lock of an object that one call may use at a time. No exception leaves it taken."""
+
+    def __new__(cls) -> CallLock: ...
+    def call(self) -> LockedCall: ...
+
+@final
+class LockedCall:
+    """The context of a call that has the lock. Give it to `with` alone: an exception keeps what
+    variables hold."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, _kind: object, _error: object, _trace: object) -> None: ...
+
+@final
+class Claim:
+    """Something that the first to ask gets for good."""
+
+    def __new__(cls) -> Claim: ...
+    def belongs_to(self, name: str) -> bool: ...
 
 @final
 class Snapshot:
     """A copy of a trainer's tensors while it is being taken."""
 
-    def add(
-        self, rows: list[tuple[int, str, object, tuple[str, tuple[int, ...]] | None]]
-    ) -> None: ...
+    # Objects with the attributes of `_publisher.GivenTensor`.
+    def add(self, given: Sequence[Any]) -> None: ...
     def is_same(self, shard: int, name: str, tensor: object) -> bool: ...
 
 @final
 class Publisher:
     """The publisher of one process, with copies of its shards."""
 
-    def __new__(
-        cls,
-        store: Store,
-        like: _Path | None,
-        profiles: list[str],
-        snapshot_cost: float | None,
-        snapshot_every: int | None,
-        skips: list[int],
-        assets: bool,
-        exclude: list[str],
-        max_changed: float | None,
-        refuse_nonfinite: bool,
-        allow_empty: bool,
-        keep_last: int | None,
-        scratch: _Path | None,
-        once: str | None,
-        sign: list[tuple[str, Callable[[bytes], bytes] | None]],
-        trust: tuple[list[str], int] | None,
-        vouch: str | None,
-        unsigned: bool,
-    ) -> Publisher: ...
-    def head(self) -> tuple[int, int] | None: ...
-    def repeated(self, metadata: dict[str, str], until: _Until) -> _PublishReport | None: ...
+    def __new__(cls, store: Store, settings: _Settings) -> Publisher: ...
+    def head(self) -> Head | None: ...
+    def repeated(self, metadata: dict[str, str], until: _Until) -> _PublishedVersion | None: ...
     def repeat(self) -> None: ...
     def snapshot(self) -> Snapshot: ...
     def discard(self, snapshot: Snapshot) -> None: ...
@@ -100,22 +258,29 @@ class Publisher:
         numbers: list[int],
         of: int,
         commits: bool,
-        threads: int | None,
-        progress: _Progress,
         until: _Until,
     ) -> bytes: ...
     def commit(
         self, stored: list[bytes], metadata: dict[str, str], until: _Until
-    ) -> _PublishReport: ...
+    ) -> _PublishedVersion: ...
     def committed(self, version: int, commit: str) -> None: ...
     def forget(self) -> None: ...
     def close(self) -> None: ...
 
 @final
-class Place:
+class Head:
+    """The newest version of a chain, and how many shards it has."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def shards(self) -> int: ...
+
+@final
+class TensorPlace:
     """Where a tensor of torch lay when it was bound."""
 
-    def __new__(cls, name: str, tensor: Any) -> Place: ...
+    def __new__(cls, name: str, tensor: Any) -> TensorPlace: ...
     @property
     def name(self) -> str: ...
     @property
@@ -126,55 +291,21 @@ class Place:
 class Store:
     """A directory or a bucket that holds a chain. It belongs to the process that opened it."""
 
-    def __new__(
-        cls,
-        url: str,
-        settings: list[tuple[str, str]],
-        credentials: Callable[[], Mapping[str, Any]] | None,
-        timeout: float | None,
-        attempts: int | None,
-        max_rate: int | None,
-        copies: list[Store],
-    ) -> Store: ...
+    def __new__(cls, url: str, settings: _Settings) -> Store: ...
     def close(self) -> None: ...
     def missing_directory(self) -> PathLike[str] | None: ...
     def init(self) -> bool: ...
-    def log(self, last: int | None) -> str: ...
-    def show(self, version: int | None) -> str: ...
-    def doctor(self) -> str: ...
+    def log(self, last: int | None) -> list[_Report]: ...
+    def show(self, version: int | None) -> _Report: ...
+    def doctor(self) -> list[_Report]: ...
+    # The problems of a report are exceptions.
     def fsck(
         self, deep: bool, scratch: _Path | None, threads: int | None, progress: _Progress
-    ) -> tuple[list[Exception], str]: ...
-    def prune(
-        self,
-        keep_last: int | None,
-        keep_every: int | None,
-        keep: list[int],
-        abandoned: bool,
-        accept_loss: bool,
-        dry_run: bool,
-        progress: _Progress,
-    ) -> str: ...
-    def mirror(
-        self,
-        destination: Store,
-        trust: tuple[list[str], int] | None,
-        verify: bool,
-        restore: bool,
-        scratch: _Path | None,
-        progress: _Progress,
-    ) -> tuple[list[Exception], str]: ...
+    ) -> _Report: ...
+    def prune(self, settings: _Settings, dry_run: bool, progress: _Progress) -> _Report: ...
+    def mirror(self, destination: Store, settings: _Settings, progress: _Progress) -> _Report: ...
     def undo_prune(self) -> list[int]: ...
-    def compact(
-        self,
-        version: int | None,
-        snapshot: bool,
-        bases: list[int],
-        profile: str,
-        scratch: _Path | None,
-        threads: int | None,
-        progress: _Progress,
-    ) -> str: ...
+    def compact(self, settings: _Settings, threads: int | None, progress: _Progress) -> _Report: ...
 
 @final
 class PreparedUpdate:
@@ -191,23 +322,37 @@ class PreparedUpdate:
     @property
     def is_in_place(self) -> bool: ...
     def agreement(self) -> str: ...
-    def table(self) -> list[tuple[str, str, list[int], str]]: ...
-    def changes(self) -> list[tuple[int, int, tuple[int, int], tuple[int, int]]] | None: ...
+    def table(self) -> list[TensorDigest]: ...
+    def changes(self) -> list[PieceSums] | None: ...
     @property
-    def told(self) -> dict[str, Any] | None: ...
+    def told(self) -> _SwitchFacts | None: ...
     def directory(self) -> PathLike[str] | None: ...
-    def tensors(self) -> list[_Info]: ...
-    def patches(self, begin: int) -> list[_Row]: ...
+    def tensors(self) -> list[TensorForm]: ...
+    def patches(self, begin: int) -> list[TensorPatch]: ...
+
+@final
+class PieceSums:
+    """The sums of the old and of the new values that change in 16 MiB of a storage: its address,
+    and the number of the 16 MiB."""
+
+    @property
+    def storage(self) -> int: ...
+    @property
+    def piece(self) -> int: ...
+    @property
+    def old(self) -> tuple[int, int]: ...
+    @property
+    def new(self) -> tuple[int, int]: ...
 
 @final
 class Stream:
     """All tensors of a version, some at a time."""
 
-    # Name, dtype, shape and bytes; None at the end.
-    def next(self) -> list[tuple[str, str, list[int], Buffer]] | None: ...
+    # None at the end.
+    def next(self) -> list[TensorData] | None: ...
 
 @final
-class Placed:
+class FoundTensors:
     """Where tensors of a version are."""
 
     def told(self, unused: list[str]) -> bytes: ...
@@ -220,24 +365,36 @@ class Polling:
     @property
     def failure(self) -> str | None: ...
 
+@final
+class PollResult:
+    """The result of one poll: whether the version is there, and the update to it, unless it is
+    held."""
+
+    def __new__(cls, is_there: bool, prepared: PreparedUpdate | None) -> PollResult: ...
+    @property
+    def is_there(self) -> bool: ...
+    @property
+    def prepared(self) -> PreparedUpdate | None: ...
+
+@final
+class HeldVersion:
+    """The version that a copy has, and the directory of its files if there is one."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def commit(self) -> str: ...
+    @property
+    def metadata(self) -> dict[str, str]: ...
+    @property
+    def directory(self) -> PathLike[str] | None: ...
+
 class Follower:
     """A copy of a model at a version of a chain."""
 
-    def __new__(
-        cls,
-        store: Store,
-        directory: _Path | None,
-        tensors: list[str] | None,
-        cache: _Path | None,
-        other_files: bool,
-        allow_rollback: str | None,
-        adopt: bool,
-        trust: tuple[list[str], int] | None,
-        forget_trust: bool,
-        is_into: bool,
-        threads: int | None,
-        progress: _Progress,
-    ) -> Self: ...
+    def __new__(cls, store: Store, is_into: bool, settings: _Settings) -> Self: ...
     @property
     def switches(self) -> int: ...
     @property
@@ -249,30 +406,28 @@ class Follower:
     def place(
         self,
         prepared: PreparedUpdate,
-        given: list[tuple[str, Place, list[tuple[int, int]]]],
+        given: list[tuple[str, TensorPlace, list[tuple[int, int]]]],
         torch: object | None,
         wants_sums: bool,
-    ) -> Placed: ...
+    ) -> FoundTensors: ...
     def fits(self, prepared: PreparedUpdate) -> bool: ...
-    def bind(self, placed: Placed, own: int, all: list[bytes]) -> None: ...
+    def bind(self, placed: FoundTensors, own: int, all: list[bytes]) -> None: ...
+    def bind_alone(self, placed: FoundTensors, unused: set[str]) -> None: ...
     def prove(self, prepared: PreparedUpdate, ranks: object | None) -> None: ...
     def begin(self, prepared: PreparedUpdate) -> None: ...
     def stream(self, prepared: PreparedUpdate) -> Stream: ...
-    def finish(self, prepared: PreparedUpdate) -> dict[str, Any]: ...
+    def finish(self, prepared: PreparedUpdate) -> _SwitchFacts: ...
     def doubt(self, why: Literal["torn", "place", "budget"]) -> None: ...
-    # Number, digest, digest of the commit, metadata, and directory of the files.
-    def held(self) -> tuple[int, str, str, dict[str, str], PathLike[str] | None] | None: ...
-    def poll(
-        self, version: int | None, timeout: float | None, until: _Until
-    ) -> tuple[bool, PreparedUpdate | None]: ...
+    def held(self) -> HeldVersion | None: ...
+    def poll(self, version: int | None, timeout: float | None, until: _Until) -> PollResult: ...
     def prepare(
         self, version: int | None, timeout: float | None, poll: float, until: _Until
     ) -> PreparedUpdate | None: ...
     def next(self, polling: Polling, waits: bool, until: _Until) -> PreparedUpdate | None: ...
-    def switch(self, prepared: PreparedUpdate, ranks: object | None) -> dict[str, Any]: ...
-    def lag(self, version: int) -> tuple[int, float | None]: ...
+    def switch(self, prepared: PreparedUpdate, ranks: object | None) -> _SwitchFacts: ...
+    def lag(self, version: int) -> _LagFigures: ...
     def stored(self, version: int) -> datetime | None: ...
-    def tensors(self) -> list[_Info]: ...
+    def tensors(self) -> list[TensorForm]: ...
     def read(self, number: int) -> Buffer: ...
     def verify(self, until: _Until) -> None: ...
     def check(self, ranks: object | None, doubts: bool, until: _Until) -> None: ...
@@ -282,12 +437,10 @@ def diff(
     base: object,
     target: object,
     out: _Path | None,
-    profile: str,
-    metadata: dict[str, str],
-    replace: bool,
+    settings: _Settings,
     threads: int | None,
     progress: _Progress,
-) -> tuple[Link | None, _Diff]: ...
+) -> _MadeLink: ...
 def apply_files(
     base: _Path | None,
     links: Sequence[_Path],
@@ -295,26 +448,20 @@ def apply_files(
     replace: bool,
     threads: int | None,
     progress: _Progress,
-) -> tuple[str, str, int, int, list[str]]: ...
+) -> _ApplyFigures: ...
 def apply_tensors(
     base: object,
     links: list[Link],
-    allocate: Callable[[list[_Info]], dict[str, Any]],
+    allocate: Callable[[list[TensorForm]], dict[str, Any]],
     threads: int | None,
     progress: _Progress,
-) -> tuple[dict[str, Any], str]: ...
+) -> dict[str, Any]: ...
 def check_settings(threads: int | None, profiles: list[str]) -> None: ...
-def digest(
-    state: object, threads: int | None, progress: _Progress
-) -> tuple[str, list[tuple[_Info, str]]]: ...
+def digest(state: object, threads: int | None, progress: _Progress) -> _DigestedState: ...
 def open_link(path: _Path | None, bytes: bytes | None) -> Link: ...
 def write_file(path: _Path, link: Link, replace: bool) -> None: ...
-def checkpoint(
-    path: _Path,
-) -> tuple[list[_Info], list[tuple[PathLike[str], int]], dict[str, str]]: ...
-def compare(
-    old: object, new: object, begin: int, threads: int | None
-) -> tuple[list[_Row], int | None]: ...
+def checkpoint(path: _Path) -> _Checkpoint: ...
+def compare(old: object, new: object, begin: int, threads: int | None) -> _Differences: ...
 
 @final
 class Servers:
@@ -409,10 +556,22 @@ def is_managed(directory: _Path) -> bool:
     first version."""
 
 def without_secrets(text: str) -> str: ...
-def find_version(
-    directory: _Path, version: int | None
-) -> tuple[int, str, PathLike[str], dict[str, str]] | None: ...
-def status(directory: _Path, max_lag: str | None) -> str: ...
+
+@final
+class FoundVersion:
+    """A version in a subscriber's directory."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def directory(self) -> PathLike[str]: ...
+    @property
+    def metadata(self) -> dict[str, str]: ...
+
+def find_version(directory: _Path, version: int | None) -> FoundVersion | None: ...
+def status(directory: _Path, max_lag: str | None) -> _Report: ...
 def secret_key(name: str, seed: bytes) -> str: ...
 def public_key(secret: str) -> str: ...
 def leave() -> None: ...

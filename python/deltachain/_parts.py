@@ -4,17 +4,23 @@ processes."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ._errors import UsageError
 from ._like import Names
-from ._native import Place
+from ._native import TensorPlace
 from ._tensors import BITS, kind_of, name_of
 
-__all__ = ["Info", "Part", "address_of", "bound", "located", "overlapping", "parts_of"]
+__all__ = ["Form", "Part", "address_of", "bound", "located", "overlapping", "parts_of"]
 
-# Name, dtype and shape of a checkpoint's tensor.
-Info = tuple[str, str, list[int]]
+
+class Form(Protocol):
+    """Name and shape of a checkpoint's tensor, as the native module gives them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> list[int]: ...
 
 
 class Part:
@@ -161,7 +167,7 @@ def _check(name: str, tensor: Any) -> None:
         raise _refused(name, "the tensor is sparse or nested: give a dense one")
     if tensor.device.type == "meta":
         raise _refused(name, "the tensor is on the device meta, so it has no data")
-    # A tensor that is made of others has no memory either; `Place` says so.
+    # A tensor that is made of others has no memory either; `TensorPlace` says so.
     is_own = not hasattr(tensor, "__tensor_flatten__")
     if is_own and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
         raise _refused(name, "the tensor has no data: its storage was freed")
@@ -205,11 +211,11 @@ _LISTED = 10
 
 
 def bound(
-    infos: Sequence[Info],
-    given: Sequence[tuple[Place, tuple[slice, ...] | None]],
+    forms: Sequence[Form],
+    given: Sequence[tuple[TensorPlace, tuple[slice, ...] | None]],
     is_group: bool,
     strict: bool,
-) -> list[tuple[str, Place, list[tuple[int, int]]]]:
+) -> list[tuple[str, TensorPlace, list[tuple[int, int]]]]:
     """Names of the chain's tensors, the objects given for them, and begin and end of the part that
     each holds, in the first dimensions. Names may be given with the parts that wrappers add.
 
@@ -218,7 +224,7 @@ def bound(
             have it, or `strict` is false), if none is in the chain, or if an index is none of the
             tensor.
     """
-    known = {info[0]: info for info in infos}
+    known = {form.name: form for form in forms}
     names = Names(known)
     named = [(names.find(place.name), place, index) for place, index in given]
     ours = [one for one in named if one[0] in known]
@@ -232,7 +238,7 @@ def bound(
     flaws = [f"{name!r} is not in the chain" for name in others if strict or not ours]
     if strict and not is_group:
         flaws += [f"{name!r} is missing" for name in known.keys() - {name for name, _, _ in ours}]
-    if infos and not ours and not flaws and not is_group:
+    if forms and not ours and not flaws and not is_group:
         flaws = ["it has none of them"]
     if flaws:
         more = f", and {len(flaws) - _LISTED} more" if len(flaws) > _LISTED else ""
@@ -252,11 +258,11 @@ def address_of(tensor: Any) -> tuple[Any, int] | None:
     )
 
 
-def _indices(info: Info, index: tuple[slice, ...]) -> list[tuple[int, int]]:
+def _indices(form: Form, index: tuple[slice, ...]) -> list[tuple[int, int]]:
     """Begin and end of each slice of an index."""
     if not index:
         return []
-    name, _, shape = info
+    name, shape = form.name, form.shape
     if len(index) > len(shape) or any(part.step not in (None, 1) for part in index):
         raise _refused(
             name, f"the index {index} is not one of slices, without a step, of the shape {shape}"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from types import FrameType
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from . import _native
 from ._chain import Version, newest
@@ -167,9 +163,9 @@ class PublishJob(Future[PublishReport]):
         self._call = call
         self._is_heard = self._is_asked_to_end = self._is_stopped = False
         self._thread: threading.Thread | None = None
-        # The first of two: its thread, which then works, or a caller who was interrupted before the
-        # thread was known to run.
-        self._owner: dict[None, object] = {}
+        # The work belongs to the job's thread, or to a caller who was interrupted before the thread
+        # was known to run, and who ends the job.
+        self._claim = _native.Claim()
         self._is_started = False
 
     # To the base class it is pending until it ends, since it does not let a running future be
@@ -231,14 +227,10 @@ class PublishJob(Future[PublishReport]):
     def _stop(self) -> None:
         self._is_stopped = True
 
-    def _is_taken(self, by: object) -> bool:
-        """Whether this one, of its thread and the callers, was the first to ask."""
-        return self._owner.setdefault(None, by) is by
-
     def _join(self, until: Callable[[], bool] | None) -> None:
         """Waits for the end; for no thread that an interrupt has kept from being started, or may
         have."""
-        if not self._is_started and self._is_taken(PublishJob):
+        if not self._is_started and self._claim.belongs_to("caller"):
             self._is_asked_to_end = True
             if not self.done():
                 self._ended(_cancelled())
@@ -361,8 +353,7 @@ class Publisher:
         self._job: PublishJob | None = None
         # Whether it is not open yet, or not any more.
         self._is_closed = True
-        # The calls that use it, by their frames, and those that were interrupted.
-        self._calls_of: list[FrameType] = []
+        self._lock = _native.CallLock()
         # The number of collective calls, and the call that made the last version.
         self._calls = self._made_in = 0
         whole("keep_last", keep_last, 1)
@@ -386,7 +377,6 @@ class Publisher:
         self._of: int | None = None
         self._places: dict[str, int] = {}
         self._transform = reference.transform
-        self._threads, self._progress = threads, progress
         self._seen: PublishReport | None = None
         self._once = once
         # Whether a name has been logged that files cannot hold.
@@ -403,23 +393,28 @@ class Publisher:
             if self._ranks.rank == 0:
                 self._store._native.init()
             self._store.check_exists()
-            self._native = _native.Publisher(
-                store=self._store._native,
-                like=None if self._like is None else self._like.path,
-                profiles=profiles,
-                assets=reference.other_files,
-                exclude=reference._patterns(),
-                keep_last=keep_last,
-                scratch=maybe_absolute(scratch),
-                once=once,
-                sign=[(key, function and self._asking(function)) for key, function in own],
-                trust=keys,
-                vouch=vouch,
+            settings = {
+                "like": None if self._like is None else self._like.path,
+                "profiles": profiles,
+                "routes": routes or RoutePlan(),
+                "guard": guard or Guard(),
+                "assets": reference.other_files,
+                "exclude": reference._patterns(),
+                "keep_last": keep_last,
+                "scratch": maybe_absolute(scratch),
+                "once": once,
+                "sign": [
+                    one._replace(function=self._asking(one.function)) if one.function else one
+                    for one in own
+                ],
+                "trust": keys,
+                "vouch": vouch,
                 # Rank 0 makes the commit, and has the key.
-                unsigned=unsigned or self._ranks.rank != 0,
-                **asdict(routes or RoutePlan()),
-                **asdict(guard or Guard()),
-            )
+                "unsigned": unsigned or self._ranks.rank != 0,
+                "threads": threads,
+                "progress": progress,
+            }
+            self._native = _native.Publisher(self._store._native, settings)
             self._is_closed = False
 
         # The first rank makes the directory that the others open.
@@ -493,12 +488,12 @@ class Publisher:
     def head(self) -> int | None:
         """The number of the chain's newest version; None if there is none yet. Waits for the
         running publish, then asks the store."""
-        with self._used():
+        with self._call(), unmasked():
             self._join()
             if self._is_closed:
                 raise UsageError("USAGE: the publisher has been closed", advice="open another one")
             head = self._native.head()
-            return None if head is None else head[0]
+            return None if head is None else head.version
 
     @property
     def newest(self) -> Version | None:
@@ -515,7 +510,7 @@ class Publisher:
         False
         {'step': '0'}
         """
-        with self._used():
+        with self._call(), unmasked():
             self._join()
             if self._is_closed:
                 raise UsageError("USAGE: the publisher has been closed", advice="open another one")
@@ -536,7 +531,7 @@ class Publisher:
         ...     pub.publish({"w": dc.Tensor("U8", (2,), b"ab")}).version
         0
         """
-        with self._used():
+        with self._call(), unmasked():
             before, until = self._job, ending(stop)
             try:
                 with unmasked():
@@ -588,7 +583,7 @@ class Publisher:
                 not change. A stream is first read to its end on all ranks, since others may be
                 waiting for it. An error on one rank is raised on all.
         """
-        with self._used():
+        with self._call(), unmasked():
             return self._begin(weights, metadata, ending(stop))
 
     def _begin(
@@ -597,15 +592,16 @@ class Publisher:
         began = time.monotonic()
         self._settle("publish()", until)
         waited = time.monotonic()
-        noted, repeated = self._divide(metadata)
+        noted: dict[str, str] = {}
+        repeated = self._divide(metadata, noted)
         if repeated is not None:
             return self._skipped(weights, repeated, waited - began)
         snapshot = self._take(weights)
         taken = time.monotonic()
         job = PublishJob(self._calls)
         # Not a daemon: the interpreter waits for it when it ends.
-        arguments = (job, snapshot, noted, (waited - began, taken - waited))
-        job._thread = threading.Thread(target=self._run, args=arguments, name="deltachain-publish")
+        pending = _Pending(job, snapshot, noted, wait=waited - began, snapshot_time=taken - waited)
+        job._thread = threading.Thread(target=self._run, args=(pending,), name="deltachain-publish")
         self._job = job
         try:
             start(job._thread)
@@ -616,7 +612,9 @@ class Publisher:
             raise
         return job
 
-    def _skipped(self, weights: Any, newest: list[Any], waited: float) -> PublishJob:
+    def _skipped(
+        self, weights: Any, newest: _native._PublishedVersion, waited: float
+    ) -> PublishJob:
         """Ends a publish whose step is known to be there: nothing is copied."""
 
         def read() -> None:
@@ -626,7 +624,8 @@ class Publisher:
 
         self._ranks.tell(read)
         job = PublishJob(self._calls)
-        self._seen = PublishReport(*[*newest, PublishTimes(waited, 0.0, 0.0, 0.0)])
+        times = PublishTimes(wait=waited, snapshot=0.0, store=0.0, commit=0.0)
+        self._seen = PublishReport(**newest, times=times)
         job.set_result(self._seen)
         return job
 
@@ -648,13 +647,13 @@ class Publisher:
         Raises:
             CancelledError: if `stop` ends the wait, as in `publish_async`.
         """
-        with self._used():
+        with self._call(), unmasked():
             self._settle("wait()", ending(stop))
 
     def close(self) -> None:
         """Like `wait`; then frees copies, threads and connections. A `Store` that was given stays
         open. Closing twice is not an error."""
-        with self._used():
+        with self._call(), unmasked():
             _open.discard(self)
             if self._is_closed:
                 return
@@ -667,24 +666,10 @@ class Publisher:
             if error is not None:
                 raise error
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        """Locks the publisher for this call. A call that has ended does not hold it, wherever it
-        was interrupted."""
+    def _call(self) -> _native.LockedCall:
+        """The context of one call, which has the publisher for itself."""
         self._check()
-        # 0 is this one, 1 is contextlib.
-        frame = sys._getframe(2)
-        try:
-            self._calls_of.append(frame)
-            if any(_is_running(other) for other in list(self._calls_of) if other is not frame):
-                raise UsageError("USAGE: another thread is using it: one at a time")
-            with unmasked():
-                yield
-        finally:
-            for other in list(self._calls_of):
-                if other is frame or not _is_running(other):
-                    with suppress(ValueError):
-                        self._calls_of.remove(other)
+        return self._lock.call()
 
     def _check(self) -> None:
         if os.getpid() != self._process:
@@ -723,29 +708,27 @@ class Publisher:
         return error
 
     def _divide(
-        self, metadata: Mapping[str, Any] | None
-    ) -> tuple[dict[str, str], list[Any] | None]:
-        """Assigns tensors to shards, as many as the head has, or as a new chain begins with.
-        Returns the metadata as texts, and the newest version that rank 0 knows of if `once=` says
-        that this step is there."""
-        noted: dict[str, str] = {}
+        self, metadata: Mapping[str, Any] | None, noted: dict[str, str]
+    ) -> _native._PublishedVersion | None:
+        """Assigns tensors to shards, as many as the head has, or as a new chain begins with. Adds
+        the metadata to `noted`, as texts. Returns the newest version that rank 0 knows of, if
+        `once=` says that this step is there."""
 
-        def find() -> bytes:
+        def find() -> dict[str, Any]:
             noted.update(notes(metadata))
             number, is_first = self._of, self._ranks.rank == 0
             if is_first and number is None:
                 head = self._native.head()
-                number = (
-                    (self._shards or usual_shards(self._ranks.size)) if head is None else head[1]
-                )
-            repeated = (
-                self._native.repeated(noted, None) if is_first and self._once is not None else None
-            )
-            return json.dumps([number, repeated]).encode()
+                usual = self._shards or usual_shards(self._ranks.size)
+                number = usual if head is None else head.shards
+            asks = is_first and self._once is not None
+            repeated = self._native.repeated(noted, None) if asks else None
+            return {"shards": number, "repeated": repeated}
 
-        of, repeated = json.loads(self._ranks.tell(find)[0])
-        self._place(of)
-        return noted, repeated
+        first = self._ranks.results(find)[0]
+        self._place(first["shards"])
+        repeated: _native._PublishedVersion | None = first["repeated"]
+        return repeated
 
     def _place(self, of: int) -> None:
         """Assigns tensors to this many shards."""
@@ -768,7 +751,7 @@ class Publisher:
 
         # Tensors of a mapping are valid throughout, those of a stream until the next one.
         at_once = _AT_ONCE if isinstance(weights, Mapping) else 1
-        rows: list[Any] = []
+        waiting: list[GivenTensor] = []
         held = 0
 
         def keep(name: str, value: Any, expected: Expected | None) -> None:
@@ -782,15 +765,15 @@ class Publisher:
                         "it",
                         name,
                     )
-                rows.append((shard, name, value, expected and expected[:2]))
+                waiting.append(GivenTensor(shard, name, value, expected))
                 held += expected.nbytes if expected else _size(value)
-                if len(rows) >= at_once or held >= _HELD:
+                if len(waiting) >= at_once or held >= _HELD:
                     copy()
 
         def copy() -> None:
             nonlocal held
-            snapshot.add(rows)
-            rows.clear()
+            snapshot.add(waiting)
+            waiting.clear()
             held = 0
 
         def same(name: str, value: Any) -> bool:
@@ -834,17 +817,12 @@ class Publisher:
         places = [self._places[place] for place in self._like.places(name) if place in self._places]
         return {place % self._ranks.size for place in places}
 
-    def _run(
-        self,
-        job: PublishJob,
-        snapshot: _native.Snapshot,
-        metadata: dict[str, str],
-        before: tuple[float, float],
-    ) -> None:
-        if not job._is_taken(self):
+    def _run(self, pending: _Pending) -> None:
+        job = pending.job
+        if not job._claim.belongs_to("thread"):
             return
         try:
-            published = self._publish(job, snapshot, metadata, before)
+            published = self._publish(pending)
         except BaseException as error:
             job._ended(error)
         else:
@@ -853,13 +831,8 @@ class Publisher:
                 self._made_in = job._call
             job.set_result(published)
 
-    def _publish(
-        self,
-        job: PublishJob,
-        snapshot: _native.Snapshot,
-        metadata: dict[str, str],
-        before: tuple[float, float],
-    ) -> PublishReport:
+    def _publish(self, pending: _Pending) -> PublishReport:
+        job, snapshot, metadata = pending.job, pending.snapshot, pending.metadata
         ranks, native, of = self._ranks, self._native, self._of
         assert of is not None
         numbers = list(range(ranks.rank, of, ranks.size))
@@ -867,34 +840,27 @@ class Publisher:
         def until() -> bool:
             return job._is_stopped
 
-        def look() -> bytes:
-            return json.dumps(
-                native.repeated(metadata, until) if ranks.rank == 0 else None
-            ).encode()
+        def look() -> _native._PublishedVersion | None:
+            return native.repeated(metadata, until) if ranks.rank == 0 else None
 
         def store() -> bytes:
-            return native.store(
-                snapshot, numbers, of, ranks.rank == 0, self._threads, self._progress, until
-            )
+            return native.store(snapshot, numbers, of, ranks.rank == 0, until)
 
-        def commit() -> bytes:
-            return json.dumps(
-                native.commit(stored, metadata, until) if ranks.rank == 0 else None
-            ).encode()
+        def commit() -> _native._PublishedVersion | None:
+            return native.commit(stored, metadata, until) if ranks.rank == 0 else None
 
         began = time.monotonic()
         try:
             if self._once is not None:
                 # Another writer may have published this step.
-                repeated = json.loads(ranks.together(look, job._stop)[0])
+                repeated = ranks.results(look, job._stop)[0]
                 if repeated is not None:
                     native.discard(snapshot)
-                    return PublishReport(
-                        *[*repeated, PublishTimes(*before, time.monotonic() - began, 0.0)]
-                    )
+                    times = pending.times(store=time.monotonic() - began, commit=0.0)
+                    return PublishReport(**repeated, times=times)
             stored = ranks.together(store, job._stop)
             ended = time.monotonic()
-            told = json.loads(ranks.together(commit, lambda: None)[0])
+            made = ranks.results(commit, _go_on)[0]
         except BaseException as error:
             # Aborted work that is still running is forgotten when the next publish starts.
             if not ranks.is_busy:
@@ -902,9 +868,9 @@ class Publisher:
             if job._is_asked_to_end and isinstance(error, IoError):
                 raise _cancelled() from error
             raise
-        published = PublishReport(
-            *[*told, PublishTimes(*before, ended - began, time.monotonic() - ended)]
-        )
+        assert made is not None
+        times = pending.times(store=ended - began, commit=time.monotonic() - ended)
+        published = PublishReport(**made, times=times)
         if ranks.rank != 0:
             if published.is_new:
                 native.committed(published.version, published.commit)
@@ -913,23 +879,43 @@ class Publisher:
         return published
 
 
+class _Pending(NamedTuple):
+    """A version that is copied, and not published yet."""
+
+    job: PublishJob
+    snapshot: _native.Snapshot
+    metadata: dict[str, str]
+    wait: float
+    """Seconds that the call waited for the previous version."""
+    snapshot_time: float
+    """Seconds that the copy took."""
+
+    def times(self, *, store: float, commit: float) -> PublishTimes:
+        """The times of all steps."""
+        return PublishTimes(wait=self.wait, snapshot=self.snapshot_time, store=store, commit=commit)
+
+
+class GivenTensor(NamedTuple):
+    """A tensor to be copied."""
+
+    shard: int
+    """The number of its shard."""
+    name: str
+    tensor: Any
+    expected: Expected | None
+    """The form that it must have; None for any."""
+
+
+def _go_on() -> None:
+    """Does not end a commit when another rank has failed."""
+
+
 def _size(value: Any) -> int:
     """The bytes of a tensor. What is wrong with it, copying it will tell."""
     try:
         return int(value.nbytes)
     except Exception:
         return 0
-
-
-def _is_running(call: FrameType) -> bool:
-    """Whether a call has not ended: its frame is on the stack of a thread."""
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
-        while frame is not None:
-            if frame is call:
-                return True
-            frame = frame.f_back
-    return False
 
 
 _open: weakref.WeakSet[Publisher] = weakref.WeakSet()

@@ -69,15 +69,15 @@ class Store:
             raise UsageError(f"USAGE: the chain's path or URL is not Unicode text: {url!r:.80}")
         if isinstance(copies, (str, bytes, os.PathLike, Store)):
             raise UsageError("USAGE: copies= must be a list of chains")
-        self._native: _native.Store = _native.Store(
-            url=url,
-            settings=settings,
-            credentials=credentials,
-            timeout=stall,
-            attempts=attempts,
-            max_rate=max_rate,
-            copies=[store_of(copy)._native for copy in copies],
-        )
+        options = {
+            "storage_options": settings,
+            "credentials": credentials,
+            "timeout": stall,
+            "attempts": attempts,
+            "max_rate": max_rate,
+            "copies": [store_of(copy)._native for copy in copies],
+        }
+        self._native: _native.Store = _native.Store(url, options)
         # As messages may show it.
         self._name = _native.without_secrets(url)
 

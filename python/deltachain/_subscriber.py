@@ -190,18 +190,20 @@ class Subscriber:
             else partial(TensorFollower, into, ranks_of(group), strict)
         )
         self._native = kept(
-            store=self._store._native,
-            directory=maybe_absolute(host_copy),
-            tensors=None if tensors is None else list(tensors),
-            cache=maybe_absolute(cache),
-            other_files=other_files,
-            allow_rollback=allow_rollback,
-            adopt=adopt,
-            trust=keys,
-            forget_trust=forget_trust,
-            is_into=into is not None,
-            threads=threads,
-            progress=None if progress is None else WatchedProgress(progress),
+            self._store._native,
+            into is not None,
+            {
+                "directory": maybe_absolute(host_copy),
+                "tensors": None if tensors is None else list(tensors),
+                "cache": maybe_absolute(cache),
+                "other_files": other_files,
+                "allow_rollback": allow_rollback,
+                "adopt": adopt,
+                "trust": keys,
+                "forget_trust": forget_trust,
+                "threads": threads,
+                "progress": None if progress is None else WatchedProgress(progress),
+            },
         )
         self._on_disk = host_copy is not None
         self._threads = threads
@@ -219,7 +221,7 @@ class Subscriber:
             held = self._native.held()
         except (Error, AttributeError):
             return f"<deltachain.{type(self).__name__} {url}, not open, or in use>"
-        said = "no version yet" if held is None else f"version {held[0]}, {held[1][:12]}"
+        said = "no version yet" if held is None else f"version {held.version}, {held.digest[:12]}"
         return f"<deltachain.{type(self).__name__} {url}, {said}{', torn' if self.torn else ''}>"
 
     def __reduce__(self) -> Any:
@@ -229,26 +231,26 @@ class Subscriber:
     def version(self) -> int | None:
         """The held version; None before the first one."""
         held = self._native.held()
-        return None if held is None else held[0]
+        return None if held is None else held.version
 
     @property
     def digest(self) -> str | None:
         """State digest of the held version."""
         held = self._native.held()
-        return None if held is None else held[1]
+        return None if held is None else held.digest
 
     @property
     def commit(self) -> str | None:
         """Digest of the commit of the held version."""
         held = self._native.held()
-        return None if held is None else held[2]
+        return None if held is None else held.commit
 
     @property
     def metadata(self) -> dict[str, str]:
         """The metadata given when the held version was published, such as the step; empty before
         the first version. The store is not asked."""
         held = self._native.held()
-        return {} if held is None else given(held[3])
+        return {} if held is None else given(held.metadata)
 
     @property
     def stored(self) -> datetime | None:
@@ -262,7 +264,8 @@ class Subscriber:
         """With a host copy, the directory of the held version's files: the target of `current`. It
         stays until the version after the next is being built."""
         held = self._native.held()
-        return None if held is None or held[4] is None else os.fspath(held[4])
+        directory = None if held is None else held.directory
+        return None if directory is None else os.fspath(directory)
 
     @property
     def torn(self) -> bool:
@@ -302,10 +305,11 @@ class Subscriber:
         if self.version is None:
             return
         if not self._on_disk:
-            for at, (name, dtype, shape) in enumerate(self._native.tensors()):
-                check_dtype(self._kind, dtype, name)
-                tensor = shaped(self._kind, dtype, shape, self._native.read(at))
-                yield name, dtype, tuple(shape), tensor
+            for at, form in enumerate(self._native.tensors()):
+                check_dtype(self._kind, form.dtype, form.name)
+                shape = tuple(form.shape)
+                tensor = shaped(self._kind, form.dtype, shape, self._native.read(at))
+                yield form.name, form.dtype, shape, tensor
             return
         path = self.path
         if path is not None:
@@ -318,7 +322,7 @@ class Subscriber:
         path = self.path
         if path is not None:
             return [(name, dtype) for name, (dtype, _, _) in raw(path).items()]
-        return [(name, dtype) for name, dtype, _ in self._native.tensors()]
+        return [(form.name, form.dtype) for form in self._native.tensors()]
 
     def _polling(
         self, poll: float, poll_longest: float, every: int | None = None
@@ -423,8 +427,8 @@ class Subscriber:
         """
         until = ending(stop)
         self._check(version, timeout)
-        is_there, prepared = self._native.poll(version, timeout, until)
-        return Update(self, prepared) if is_there else None
+        polled = self._native.poll(version, timeout, until)
+        return Update(self, polled.prepared) if polled.is_there else None
 
     def prepare(
         self,
@@ -554,14 +558,11 @@ class Update:
         self._subscriber = subscriber
         self._native = native
         held = subscriber._native.held()
-        self.base: int | None = None if held is None else held[0]
-        if native is not None:
-            self.version, self.digest = native.version, native.digest
-            self.commit, metadata = native.commit, native.metadata
-        else:
-            assert held is not None
-            self.version, self.digest, self.commit, metadata, _ = held
-        self.metadata = given(metadata)
+        self.base: int | None = None if held is None else held.version
+        ready = held if native is None else native
+        assert ready is not None
+        self.version, self.digest = ready.version, ready.digest
+        self.commit, self.metadata = ready.commit, given(ready.metadata)
         # The number of switches so far.
         self._switches = subscriber._native.switches
         self._before = subscriber.path
@@ -579,8 +580,7 @@ class Update:
 
     @property
     def lag(self) -> Lag:
-        versions, seconds = self._subscriber._native.lag(self.version)
-        return Lag(versions, seconds)
+        return Lag(**self._subscriber._native.lag(self.version))
 
     @property
     def stored(self) -> datetime | None:
@@ -599,7 +599,8 @@ class Update:
         Raises:
             UsageError: without `into=`.
         """
-        return [] if self._native is None else self._native.table()
+        table = [] if self._native is None else self._native.table()
+        return [(one.name, one.dtype, one.shape, one.digest) for one in table]
 
     def changes(self) -> list[tuple[int, int, tuple[int, int], tuple[int, int]]] | None:
         """What `apply` writes in place, as sums (SPEC section 24). None if the version is loaded as
@@ -615,7 +616,10 @@ class Update:
         Raises:
             UsageError: without `into=`.
         """
-        return None if self._native is None else self._native.changes()
+        changes = None if self._native is None else self._native.changes()
+        if changes is None:
+            return None
+        return [(one.storage, one.piece, one.old, one.new) for one in changes]
 
     def patches(self) -> Iterator[Patch]:
         """The changes from the held version to this one: a patch for each tensor that changes. For
@@ -636,10 +640,10 @@ class Update:
             )
             return
         begin = 0
-        while rows := native.patches(begin):
-            for row in rows:
-                yield patch_of(row, kind)
-            begin += len(rows)
+        while patches := native.patches(begin):
+            for patch in patches:
+                yield patch_of(patch, kind)
+            begin += len(patches)
             self._check_unapplied(native)
 
     @contextmanager
@@ -707,14 +711,14 @@ class Update:
             return
         subscriber = self._subscriber
         with advised((StateMismatchError, WrongBaseError), _WRITTEN):
-            fields = subscriber._native.switch(self._native, None)
+            told = subscriber._native.switch(self._native, None)
         if subscriber.proof in ("memory", "hashed"):
             # It was loaded as a whole, and read.
             subscriber._checked = datetime.now(UTC)
-        self.times = Times(*fields["times"])
-        self.downloaded = fields["downloaded"]
-        self.routes = fields["routes"]
-        fallback = fields["fallback"]
+        self.times = Times(**told["times"])
+        self.downloaded = told["downloaded"]
+        self.routes = told["routes"]
+        fallback = told["fallback"]
         if fallback is not None and self.fallback_reason is None:
             subscriber._fallbacks[fallback] = subscriber._fallbacks.get(fallback, 0) + 1
         self.fallback_reason = fallback
@@ -740,7 +744,7 @@ class Update:
         elif self._native.told is not None:
             tensors = subscriber._dtypes()
         else:
-            tensors = [(name, dtype) for name, dtype, _ in self._native.tensors()]
+            tensors = [(form.name, form.dtype) for form in self._native.tensors()]
         for name, dtype in tensors:
             check_dtype(subscriber._kind, dtype, name)
 

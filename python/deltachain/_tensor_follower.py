@@ -4,7 +4,6 @@ what processes agree on."""
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import weakref
@@ -35,8 +34,6 @@ __all__ = ["Loader", "TensorFollower", "WatchedProgress"]
 Loader = Callable[[Callable[[], Iterator[tuple[str, Any]]]], Mapping[str, Any] | None]
 
 _Until = Callable[[], object] | None
-# Whether a version is there, and what has been prepared of it.
-_Poll = tuple[bool, "_native.PreparedUpdate | None"]
 
 _logger = logging.getLogger("deltachain")
 
@@ -80,13 +77,29 @@ class TensorFollower(_native.Follower):
         into: the tensors, a module that has them, or what loads all of a version and returns them.
         ranks: the processes that hold them together.
         strict: whether they must be the chain's tensors, all of them and no others.
-        settings: as for `_native.Follower`.
+        store, is_into, settings: as for `_native.Follower`.
     """
 
-    def __new__(cls, into: Any, ranks: Ranks, strict: bool, **settings: Any) -> Self:
-        return super().__new__(cls, **settings)
+    def __new__(
+        cls,
+        into: Any,
+        ranks: Ranks,
+        strict: bool,
+        store: _native.Store,
+        is_into: bool,
+        settings: Mapping[str, Any],
+    ) -> Self:
+        return super().__new__(cls, store, is_into, settings)
 
-    def __init__(self, into: Any, ranks: Ranks, strict: bool, **settings: Any) -> None:
+    def __init__(
+        self,
+        into: Any,
+        ranks: Ranks,
+        strict: bool,
+        store: _native.Store,
+        is_into: bool,
+        settings: Mapping[str, Any],
+    ) -> None:
         self._progress: WatchedProgress | None = settings["progress"]
         self._ranks = ranks
         self._strict = strict
@@ -94,13 +107,13 @@ class TensorFollower(_native.Follower):
         self._loader: Loader | None = into if known(into) is None else None
         self._into: Any = None
         # Where they lay when they were given, and which part each is.
-        self._given: list[tuple[_native.Place, tuple[slice, ...] | None]] | None = None
+        self._given: list[tuple[_native.TensorPlace, tuple[slice, ...] | None]] | None = None
         # Names of which this process has nothing, and of which none is needed if no process has
         # anything.
         self._unused: list[str] = []
         # Whether the library knows them as tensors of the chain, and which ones of it.
         self._bound = False
-        self._named: list[tuple[str, _native.Place]] = []
+        self._named: list[tuple[str, _native.TensorPlace]] = []
         self._give(None if self._loader else into)
         # Whether this one was the last to write to its tensors, and whether another one has since.
         self._is_owner = self._is_overwritten = False
@@ -115,7 +128,7 @@ class TensorFollower(_native.Follower):
         tensors = known(into)
         if tensors is not None:
             parts = list(parts_of(tensors, self._is_group))
-            given = [(_native.Place(name, tensor), index) for name, tensor, index in parts]
+            given = [(_native.TensorPlace(name, tensor), index) for name, tensor, index in parts]
             self._unused = [
                 name for name, own in tensors.items() if isinstance(own, list) and not own
             ]
@@ -153,7 +166,7 @@ class TensorFollower(_native.Follower):
 
     # Preparing.
 
-    def poll(self, version: int | None, timeout: float | None, until: _Until) -> _Poll:
+    def poll(self, version: int | None, timeout: float | None, until: _Until) -> _native.PollResult:
         """As `_native.Follower.poll`."""
         return self._prepared(
             f"poll({version})", partial(super().poll, version, timeout), timeout, until
@@ -164,21 +177,22 @@ class TensorFollower(_native.Follower):
     ) -> _native.PreparedUpdate | None:
         """As `_native.Follower.prepare`."""
         first = partial(super().prepare, version, timeout, poll)
-        return self._prepared(f"prepare({version})", first, timeout, until)[1]
+        return self._prepared(f"prepare({version})", first, timeout, until).prepared
 
     def next(
         self, polling: _native.Polling, waits: bool, until: _Until
     ) -> _native.PreparedUpdate | None:
         """As `_native.Follower.next`."""
-        return self._prepared("follow()", partial(super().next, polling, waits), None, until)[1]
+        first = partial(super().next, polling, waits)
+        return self._prepared("follow()", first, None, until).prepared
 
     def _prepared(
         self,
         call: str,
-        first: Callable[[_Until], _Poll | _native.PreparedUpdate | None],
+        first: Callable[[_Until], _native.PollResult | _native.PreparedUpdate | None],
         timeout: float | None,
         until: _Until,
-    ) -> _Poll:
+    ) -> _native.PollResult:
         """Downloads a version, on rank 0 first, and proves it."""
         ranks = self._ranks
         moved = self._moved()
@@ -187,40 +201,45 @@ class TensorFollower(_native.Follower):
         made: _native.PreparedUpdate | None = None
         stop = threading.Event()
 
-        def choose() -> bytes:
+        def choose() -> dict[str, Any] | None:
             nonlocal made
             if ranks.rank != 0:
-                return b""
+                return None
             found = first(
                 until
                 if ranks.size == 1
                 else lambda: stop.is_set() or (until is not None and until())
             )
-            is_there, made = found if isinstance(found, tuple) else (True, found)
-            return json.dumps([is_there, None if made is None else made.version]).encode()
+            is_there = True
+            if isinstance(found, _native.PollResult):
+                is_there, found = found.is_there, found.prepared
+            made = found
+            return {"is_there": is_there, "version": None if made is None else made.version}
 
-        is_there, version = json.loads(ranks.together(choose, stop.set)[0])
+        chosen = ranks.results(choose, stop.set)[0]
+        assert chosen is not None
+        version = chosen["version"]
         if version is None:
-            return is_there, None
+            return _native.PollResult(chosen["is_there"], None)
 
-        def follow() -> bytes:
+        def follow() -> dict[str, Any]:
             nonlocal made
             if ranks.rank != 0:
-                made = _native.Follower.poll(self, version, timeout, stop.is_set)[1]
+                made = _native.Follower.poll(self, version, timeout, stop.is_set).prepared
             if made is None:
                 raise IoError(
                     f"IO: version {version} is not there on rank {ranks.rank}", retryable=True
                 )
-            return json.dumps([made.is_in_place, made.agreement()]).encode()
+            return {"is_in_place": made.is_in_place, "agreement": made.agreement()}
 
-        told = [json.loads(word) for word in ranks.together(follow, stop.set)]
+        told = ranks.results(follow, stop.set)
         assert made is not None
         is_found = self._given is not None
         if is_found and not self._is_bound_to(made):
             is_found = False
-        if is_found and all(is_in_place for is_in_place, _ in told):
+        if is_found and all(one["is_in_place"] for one in told):
             # R-SUM-11.
-            ranks.same("table, links and sums", {"version": told[ranks.rank][1]})
+            ranks.same("table, links and sums", {"version": told[ranks.rank]["agreement"]})
             try:
                 super().prove(made, self._group)
             except (IoError, CancelledError):
@@ -231,7 +250,7 @@ class TensorFollower(_native.Follower):
                 # It is the same on all ranks, since they compare together.
                 _logger.warning("version %d is loaded as a whole: %s", version, error)
             else:
-                return True, made
+                return _native.PollResult(True, made)
             self._begin(f"load version {version}")
 
         def again() -> bytes:
@@ -240,7 +259,7 @@ class TensorFollower(_native.Follower):
             if made.is_in_place:
                 # The latter if nothing else is known.
                 self.doubt("budget" if is_found else "place")
-                made = _native.Follower.poll(self, version, timeout, stop.is_set)[1]
+                made = _native.Follower.poll(self, version, timeout, stop.is_set).prepared
             if made is None or made.is_in_place:
                 raise IoError(
                     f"IO: version {version} is not there on rank {ranks.rank}", retryable=True
@@ -248,7 +267,7 @@ class TensorFollower(_native.Follower):
             return made.commit.encode()
 
         ranks.same("version", {"commit": ranks.together(again, stop.set)[ranks.rank].decode()})
-        return True, made
+        return _native.PollResult(True, made)
 
     def _begin(
         self, call: str, error: Exception | None = None, timeout: float | None = None
@@ -266,16 +285,20 @@ class TensorFollower(_native.Follower):
         """If not all ranks have the same whole version, all load the next one as a whole. If it is
         not known on all of them where the loader has put the tensors, it is known on none."""
         held = self.held()
-        word = json.dumps([None if held is None else held[2], self.is_torn, self.is_found])
-        told = [json.loads(word) for word in self._ranks.agree(word=word.encode())]
+        own = {
+            "commit": None if held is None else held.commit,
+            "is_torn": self.is_torn,
+            "is_found": self.is_found,
+        }
+        told = self._ranks.results(lambda: own)
         if any(one != told[0] for one in told):
-            if any(is_torn for _, is_torn, _ in told):
+            if any(one["is_torn"] for one in told):
                 self.doubt("torn")
             else:
                 # All find their tensors again.
                 self.doubt("place")
                 self._bound = False
-        if not all(is_found for _, _, is_found in told):
+        if not all(one["is_found"] for one in told):
             self._give(None)
 
     def _is_bound_to(self, made: _native.PreparedUpdate) -> bool:
@@ -300,7 +323,8 @@ class TensorFollower(_native.Follower):
     def _bind(self, made: _native.PreparedUpdate) -> None:
         """Finds the tensors of a version in those of all ranks."""
         ranks = self._ranks
-        placed: _native.Placed | None = None
+        placed: _native.FoundTensors | None = None
+        unused = list(self._unused)
         # All tell their parts if one has to know them.
         self._bound = all(ranks.agree(word=b"+" if self._bound else b""))
 
@@ -309,18 +333,13 @@ class TensorFollower(_native.Follower):
             assert self._given is not None
             if self._bound and self.fits(made):
                 return b""
-            needed = [
-                (name, dtype, shape)
-                for name, dtype, shape, _ in made.table()
-                if name not in self._unused
-            ]
+            needed = [form for form in made.table() if form.name not in self._unused]
             given = bound(needed, self._given, self._is_group, self._strict)
             self._named = [(name, place) for name, place, _ in given]
-            unused = list(self._unused)
             if not self._strict:
-                unused += {name for name, _, _ in needed} - {name for name, _ in self._named}
+                unused.extend({form.name for form in needed} - {name for name, _ in self._named})
             placed = self.place(made, given, _torch_for(self._given), self._loader is not None)
-            return placed.told(unused)
+            return placed.told(unused) if self._is_group else b""
 
         told = ranks.tell(find)
         # One rank may have nothing, but not every rank.
@@ -328,9 +347,13 @@ class TensorFollower(_native.Follower):
             raise UsageError(
                 "USAGE: into= has no tensor of the chain on any rank: nothing would be loaded"
             )
-        if placed is not None:
+        if placed is None:
+            return
+        if self._is_group:
             self.bind(placed, ranks.rank, told)
-            self._bound = True
+        else:
+            self.bind_alone(placed, set(unused))
+        self._bound = True
 
     @property
     def _group(self) -> TensorFollower | None:
@@ -359,7 +382,7 @@ class TensorFollower(_native.Follower):
 
     # Switching.
 
-    def switch(self, prepared: _native.PreparedUpdate, ranks: object) -> dict[str, Any]:
+    def switch(self, prepared: _native.PreparedUpdate, ranks: object) -> _native._SwitchFacts:
         """As `_native.Follower.switch`: writes the tensors, in all processes or in none."""
         if prepared.told is not None:
             return prepared.told
@@ -417,7 +440,7 @@ class TensorFollower(_native.Follower):
             "and loads the next one as a whole"
         )
 
-    def _load(self, prepared: _native.PreparedUpdate) -> dict[str, Any]:
+    def _load(self, prepared: _native.PreparedUpdate) -> _native._SwitchFacts:
         """Lets the loader load all tensors, and finds where they are then."""
         self.begin(prepared)
         # From here on the tensors are torn, until the library is told otherwise.
@@ -462,10 +485,10 @@ class TensorFollower(_native.Follower):
     def _shaped(self, prepared: _native.PreparedUpdate) -> Iterator[tuple[str, Any]]:
         """Names and tensors of a version, of torch."""
         stream = self.stream(prepared)
-        while (rows := stream.next()) is not None:
-            for name, dtype, shape, data in rows:
-                check_dtype("torch", dtype, name)
-                yield name, shaped("torch", dtype, shape, data)
+        while (tensors := stream.next()) is not None:
+            for one in tensors:
+                check_dtype("torch", one.dtype, one.name)
+                yield one.name, shaped("torch", one.dtype, one.shape, one.data)
 
     @property
     def is_found(self) -> bool:
@@ -489,7 +512,7 @@ class TensorFollower(_native.Follower):
         """Compares the sums of all memory with those of the held version."""
         self._begin("check()", self._moved())
         held = self.held()
-        self._ranks.same("version", {"commit": "none" if held is None else held[2]})
+        self._ranks.same("version", {"commit": "none" if held is None else held.commit})
         if held is None or not self._bound:
             raise UsageError(_NOTHING)
         super().check(self._group, doubts, until)
@@ -514,7 +537,7 @@ class TensorFollower(_native.Follower):
         yield from ((name, _copied(place.tensor)) for name, place in self._named)
 
 
-def _torch_for(given: list[tuple[_native.Place, Any]]) -> object:
+def _torch_for(given: list[tuple[_native.TensorPlace, Any]]) -> object:
     """The object that reads and writes tensors if some of them are on a device."""
     tensors = [place.tensor for place, _ in given]
     is_on_device = any(

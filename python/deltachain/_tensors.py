@@ -213,17 +213,19 @@ def zeros(kind: Kind, dtype: str, shape: list[int]) -> Any:
     return tensor
 
 
-def allocator(
-    base: Any, kind: Kind | None
-) -> Callable[[list[tuple[str, str, list[int]]]], dict[str, Any]]:
+def allocator(base: Any, kind: Kind | None) -> Callable[[list[_native.TensorForm]], dict[str, Any]]:
     """Makes tensors of `kind`; by default, of the same kind as in `base`."""
     like: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
     usual = checked_kind(kind) or (kind_of(next(iter(like.values()))) if like else "deltachain")
 
-    def allocate(rows: list[tuple[str, str, list[int]]]) -> dict[str, Any]:
+    def allocate(forms: list[_native.TensorForm]) -> dict[str, Any]:
         return {
-            name: zeros(kind or (kind_of(like[name]) if name in like else usual), dtype, shape)
-            for name, dtype, shape in rows
+            one.name: zeros(
+                kind or (kind_of(like[one.name]) if one.name in like else usual),
+                one.dtype,
+                one.shape,
+            )
+            for one in forms
         }
 
     return allocate

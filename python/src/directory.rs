@@ -10,19 +10,18 @@ use crate::errors::usage;
 use crate::store::report;
 use crate::work::{How, run};
 
-/// How a follower's directory is, as JSON. `max_lag` is a number of versions, or a time such as
+/// The report about a follower's directory. `max_lag` is a number of versions, or a time such as
 /// `10m`.
 #[pyfunction]
-pub(crate) fn status(
-    py: Python<'_>,
+pub(crate) fn status<'py>(
+    py: Python<'py>,
     directory: PathBuf,
     max_lag: Option<&str>,
-) -> PyResult<String> {
+) -> PyResult<Bound<'py, PyAny>> {
     let max_lag = max_lag.map(str::parse).transpose();
     let max_lag = max_lag.map_err(|text| usage(py, format!("max_lag= {text}"), None))?;
-    run(py, &How::default(), |_| {
-        report(&Health::of(&directory, max_lag)?)
-    })
+    let found = run(py, &How::default(), |_| Health::of(&directory, max_lag))?;
+    report(py, &found)
 }
 
 /// Whether a subscriber manages this directory, or did.
@@ -31,8 +30,16 @@ pub(crate) fn is_managed(directory: PathBuf) -> bool {
     deltachain_store::is_managed(&directory)
 }
 
-/// Number, state digest, directory and metadata of a version.
-type VersionRow = (u64, String, PathBuf, BTreeMap<String, String>);
+/// A version in a subscriber's directory.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct FoundVersion {
+    version: u64,
+    /// Its state digest.
+    digest: String,
+    /// The directory of its files.
+    directory: PathBuf,
+    metadata: BTreeMap<String, String>,
+}
 
 /// A version in a subscriber's directory: the one that is shown if `version` is None. None if it is
 /// not there.
@@ -41,16 +48,14 @@ pub(crate) fn find_version(
     py: Python<'_>,
     directory: PathBuf,
     version: Option<u64>,
-) -> PyResult<Option<VersionRow>> {
+) -> PyResult<Option<FoundVersion>> {
     let found = run(py, &How::default(), |_| {
         deltachain_store::find_version(&directory, version)
     })?;
-    Ok(found.map(|found| {
-        (
-            found.version,
-            found.state.to_string(),
-            found.directory,
-            found.metadata,
-        )
+    Ok(found.map(|found| FoundVersion {
+        version: found.version,
+        digest: found.state.to_string(),
+        directory: found.directory,
+        metadata: found.metadata,
     }))
 }

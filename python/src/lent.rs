@@ -705,7 +705,7 @@ impl Peers for ProcessGroup {
 }
 
 /// Tensors that have been found, until it is known what other processes have.
-#[pyclass(frozen, name = "Placed", module = "deltachain._native")]
+#[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct FoundTensors(pub(crate) Mutex<Option<LentMemory>>);
 
 #[pymethods]

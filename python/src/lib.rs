@@ -4,7 +4,6 @@
 
 #![allow(
     clippy::needless_pass_by_value,
-    clippy::too_many_arguments,
     clippy::unused_self,
     reason = "what Python calls takes values of its own, and gives every argument of the Python side its place"
 )]
@@ -18,11 +17,13 @@ mod gate;
 mod given;
 mod lent;
 mod link;
+mod lock;
 mod memory;
 mod operations;
 mod patches;
 mod places;
 mod publisher;
+mod settings;
 mod signing;
 mod store;
 mod stream;
@@ -38,23 +39,25 @@ use pyo3::prelude::*;
 mod native {
     #[pymodule_export]
     use crate::{
-        directory::{find_version, is_managed, status},
+        directory::{FoundVersion, find_version, is_managed, status},
         engines::{Servers, misfit, version_name},
         errors::class_advice,
         gate::{forked, leave},
         lent::FoundTensors,
-        link::Link,
+        link::{Link, LinkTensor},
+        lock::{CallLock, Claim, LockedCall},
         memory::Buffer,
         operations::{
-            apply_files, apply_tensors, check_settings, diff, digest, open_link, write_file,
+            TensorDigest, TensorForm, apply_files, apply_tensors, check_settings, diff, digest,
+            open_link, write_file,
         },
-        patches::compare,
+        patches::{TensorPatch, compare},
         places::TensorPlace,
-        publisher::{Publisher, Snapshot, checkpoint},
+        publisher::{CheckpointTensor, Head, Publisher, Snapshot, checkpoint},
         signing::{public_key, secret_key},
         store::Store,
-        stream::Stream,
-        subscriber::{Follower, Poller, PreparedUpdate},
+        stream::{Stream, TensorData},
+        subscriber::{Follower, HeldVersion, PieceSums, PollResult, Polling, PreparedUpdate},
         sums::{sum_numbers, sums_of, sums_of_each},
     };
 

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::errors::usage;
 use crate::given::{GivenState, Readable};
 use crate::memory::{Buffer, BufferOwner};
-use crate::patches::{PatchRow, PatchRows, TensorChanges};
+use crate::patches::{PatchRows, TensorChanges, TensorPatch};
 use crate::work::{How, Threads, run};
 
 /// A link's bytes, in memory or in a file.
@@ -29,15 +29,73 @@ impl Source for LinkSource {
     }
 }
 
-/// A tensor that a link lists: name, operation, dtype, shape, digest; without dtype and digest if
-/// it is removed.
-type LinkEntry = (
-    String,
-    &'static str,
-    Option<String>,
-    Vec<u64>,
-    Option<String>,
-);
+/// A tensor that a link lists.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct LinkTensor {
+    name: String,
+    /// `patch`, `set` or `remove`.
+    operation: &'static str,
+    /// `None` if the tensor is removed, and so is its digest.
+    dtype: Option<String>,
+    shape: Vec<u64>,
+    digest: Option<String>,
+}
+
+impl LinkTensor {
+    fn of(entry: &TensorEntry) -> Self {
+        match entry {
+            TensorEntry::Remove(name) => Self {
+                name: name.clone(),
+                operation: "remove",
+                dtype: None,
+                shape: Vec::new(),
+                digest: None,
+            },
+            TensorEntry::Write(written) => {
+                let info = &written.info;
+                let operation = match written.start {
+                    Start::Base => "patch",
+                    Start::Zeros => "set",
+                };
+                Self {
+                    name: info.name().to_owned(),
+                    operation,
+                    dtype: Some(info.dtype().name().to_owned()),
+                    shape: info.shape().to_vec(),
+                    digest: Some(written.digest().to_string()),
+                }
+            }
+        }
+    }
+}
+
+/// The fields of a header, by the names of `deltachain.reports.Header`.
+#[derive(IntoPyObject)]
+struct HeaderFields {
+    base: String,
+    target: String,
+    compatible_features: u64,
+    index_stored: u64,
+    index_raw: u64,
+    segments_length: u64,
+    extension_length: u64,
+    file_length: u64,
+}
+
+impl HeaderFields {
+    fn of(header: &Header) -> Self {
+        Self {
+            base: header.base.to_string(),
+            target: header.target.to_string(),
+            compatible_features: header.compatible_features.into(),
+            index_stored: header.index_stored,
+            index_raw: header.index_raw,
+            segments_length: header.segments_length,
+            extension_length: header.extension_length,
+            file_length: header.file_length(),
+        }
+    }
+}
 
 /// A link, shared by what works with it.
 pub(crate) type OpenLink = Arc<LinkReader<LinkSource>>;
@@ -113,52 +171,15 @@ impl Link {
         Ok(self.opened(py)?.is_direct())
     }
 
-    /// Numbers of the header, as `deltachain.Header` has them after the digests.
-    fn header(&self, py: Python<'_>) -> PyResult<[u64; 6]> {
-        let link = self.opened(py)?;
-        let header = link.header();
-        let Header {
-            compatible_features,
-            index_stored,
-            index_raw,
-            segments_length,
-            extension_length,
-            ..
-        } = *header;
-        let length = header.file_length();
-        Ok([
-            compatible_features.into(),
-            index_stored,
-            index_raw,
-            segments_length,
-            extension_length,
-            length,
-        ])
+    /// The fields of the header.
+    fn header(&self, py: Python<'_>) -> PyResult<HeaderFields> {
+        Ok(HeaderFields::of(self.opened(py)?.header()))
     }
 
-    /// Name, operation, dtype, shape and digest of each tensor that it lists.
-    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<LinkEntry>> {
+    /// The tensors that it lists.
+    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<LinkTensor>> {
         let link = self.opened(py)?;
-        let row = |entry: &TensorEntry| match entry {
-            TensorEntry::Remove(name) => (name.clone(), "remove", None, Vec::new(), None),
-            TensorEntry::Write(written) => {
-                let info = &written.info;
-                let operation = if written.start == Start::Base {
-                    "patch"
-                } else {
-                    "set"
-                };
-                let dtype = info.dtype().name().to_owned();
-                (
-                    info.name().to_owned(),
-                    operation,
-                    Some(dtype),
-                    info.shape().to_vec(),
-                    Some(written.digest().to_string()),
-                )
-            }
-        };
-        Ok(link.index().tensors.iter().map(row).collect())
+        Ok(link.index().tensors.iter().map(LinkTensor::of).collect())
     }
 
     /// Decodes and checks all segments.
@@ -190,7 +211,7 @@ impl Link {
         py: Python<'_>,
         numbers: Vec<usize>,
         base: &Bound<'_, PyAny>,
-    ) -> PyResult<Vec<PatchRow>> {
+    ) -> PyResult<Vec<TensorPatch>> {
         let link = self.opened(py)?;
         let base = GivenState::of(base)?;
         let collected = run(py, &How::default(), |_| {
@@ -206,7 +227,7 @@ impl Link {
             base.map_or(Ok(()), |base| base.state().check_unchanged())
                 .map(|()| rows)
         })?;
-        Ok(collected.finish())
+        collected.finish(py)
     }
 
     /// The bytes of the link.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
-use deltachain::tensor::{Digest, StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, TensorInfo, total_bytes};
 use deltachain::{
     DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay,
     Result, Source, StateTable, check_sequence,
@@ -17,6 +17,7 @@ use pyo3::{Borrowed, FromPyObject};
 use crate::errors::{refused, usage};
 use crate::given::GivenState;
 use crate::link::{Link, LinkSource, OpenLink};
+use crate::settings::Named;
 use crate::tensors::TensorRoom;
 use crate::work::{How, Threads, run};
 
@@ -56,27 +57,48 @@ pub(crate) fn check_settings(threads: Option<Threads>, profiles: Vec<ProfileName
     drop((threads, profiles));
 }
 
-/// The figures of a link, as `deltachain.DiffReport` has them.
-type DiffRow = (String, String, u64, u64, u64, u64, usize);
+/// The figures of a link, by the names of `deltachain.reports.DiffReport`.
+#[derive(IntoPyObject)]
+struct LinkFigures {
+    base: String,
+    target: String,
+    bytes: u64,
+    target_bytes: u64,
+    elements: u64,
+    changed: u64,
+    tensors: usize,
+}
 
-fn diff_row(made: &DiffReport) -> DiffRow {
-    let DiffReport {
-        bytes,
-        target_bytes,
-        elements,
-        changed,
-        tensors,
-        ..
-    } = *made;
-    (
-        made.base.to_string(),
-        made.target.state.to_string(),
-        bytes,
-        target_bytes,
-        elements,
-        changed,
-        tensors,
-    )
+impl LinkFigures {
+    fn of(made: &DiffReport) -> Self {
+        Self {
+            base: made.base.to_string(),
+            target: made.target.state.to_string(),
+            bytes: made.bytes,
+            target_bytes: made.target_bytes,
+            elements: made.elements,
+            changed: made.changed,
+            tensors: made.tensors,
+        }
+    }
+}
+
+/// A link that has been made.
+#[derive(IntoPyObject)]
+pub(crate) struct MadeLink {
+    /// `None` if it was written to a file.
+    link: Option<Link>,
+    report: LinkFigures,
+}
+
+/// The settings of [`diff`].
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct DiffSettings {
+    profile: ProfileName,
+    metadata: BTreeMap<String, String>,
+    /// True if a file may be replaced.
+    replace: bool,
 }
 
 /// Makes a link between states of any kind: in memory, or a file if there is a path.
@@ -86,12 +108,15 @@ pub(crate) fn diff(
     base: &Bound<'_, PyAny>,
     target: &Bound<'_, PyAny>,
     out: Option<PathBuf>,
-    profile: ProfileName,
-    metadata: BTreeMap<String, String>,
-    replace: bool,
+    settings: Named<DiffSettings>,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(Option<Link>, DiffRow)> {
+) -> PyResult<MadeLink> {
+    let DiffSettings {
+        profile,
+        metadata,
+        replace,
+    } = settings.0;
     let (base, target) = (GivenState::of(base)?, GivenState::of(target)?);
     let (made, link) = run(
         py,
@@ -150,11 +175,21 @@ pub(crate) fn diff(
             Ok((made, Some(link)))
         },
     )?;
-    Ok((link.map(|link| Link::new(link, None)), diff_row(&made)))
+    Ok(MadeLink {
+        link: link.map(|link| Link::new(link, None)),
+        report: LinkFigures::of(&made),
+    })
 }
 
-/// The figures of an apply to files, as `deltachain.ApplyReport` has them.
-type ApplyRow = (String, String, u64, u64, Vec<String>);
+/// The figures of an apply to files, by the names of `deltachain.reports.ApplyReport`.
+#[derive(IntoPyObject)]
+pub(crate) struct ApplyFigures {
+    base: String,
+    target: String,
+    target_bytes: u64,
+    written: u64,
+    copied: Vec<String>,
+}
 
 /// `apply` from paths to a path, as the tool does it.
 #[pyfunction]
@@ -166,7 +201,7 @@ pub(crate) fn apply_files(
     replace: bool,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<ApplyRow> {
+) -> PyResult<ApplyFigures> {
     let built = run(
         py,
         &How {
@@ -180,33 +215,61 @@ pub(crate) fn apply_files(
             files::apply(base.as_deref(), &links, &out, &options)
         },
     )?;
-    let (base, target) = (built.base.to_string(), built.target.state.to_string());
-    Ok((
-        base,
-        target,
-        built.target_bytes,
-        built.written,
-        built.copied,
-    ))
+    Ok(ApplyFigures {
+        base: built.base.to_string(),
+        target: built.target.state.to_string(),
+        target_bytes: built.target_bytes,
+        written: built.written,
+        copied: built.copied,
+    })
 }
 
-/// Name, dtype and shape of a tensor, for Python.
-pub(crate) type Info = (String, String, Vec<u64>);
+/// Name, dtype and shape of a tensor.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct TensorForm {
+    pub(crate) name: String,
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<u64>,
+}
 
-pub(crate) fn rows<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<Info> {
-    let row = |info: &TensorInfo| {
-        (
-            info.name().to_owned(),
-            info.dtype().name().to_owned(),
-            info.shape().to_vec(),
-        )
-    };
-    tensors.into_iter().map(row).collect()
+impl TensorForm {
+    pub(crate) fn of(info: &TensorInfo) -> Self {
+        Self {
+            name: info.name().to_owned(),
+            dtype: info.dtype().name().to_owned(),
+            shape: info.shape().to_vec(),
+        }
+    }
+}
+
+pub(crate) fn forms<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<TensorForm> {
+    tensors.into_iter().map(TensorForm::of).collect()
+}
+
+/// A tensor of a state, with its digest.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct TensorDigest {
+    name: String,
+    dtype: String,
+    shape: Vec<u64>,
+    digest: String,
+}
+
+impl TensorDigest {
+    pub(crate) fn of(info: &TensorInfo, digest: Digest) -> Self {
+        let TensorForm { name, dtype, shape } = TensorForm::of(info);
+        Self {
+            name,
+            dtype,
+            shape,
+            digest: digest.to_string(),
+        }
+    }
 }
 
 /// Applies links to a state in memory or in files. `allocate` gets name, dtype and shape of the
 /// target's tensors and returns a mapping of new tensors of zeros, into which the target is built
-/// and which is returned with its digest. Only the returned result has been proven.
+/// and which is returned. Only the returned result has been proven.
 #[pyfunction]
 pub(crate) fn apply_tensors<'py>(
     py: Python<'py>,
@@ -215,7 +278,7 @@ pub(crate) fn apply_tensors<'py>(
     allocate: &Bound<'py, PyAny>,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(Bound<'py, PyAny>, String)> {
+) -> PyResult<Bound<'py, PyAny>> {
     if links.is_empty() {
         return Err(usage(py, "no link to apply", None));
     }
@@ -242,7 +305,7 @@ pub(crate) fn apply_tensors<'py>(
             Ok((base, table, tensors))
         })?
     };
-    let made = allocate.call1((rows(&tensors),))?;
+    let made = allocate.call1((forms(&tensors),))?;
     let mut room = TensorRoom::of(&made)?;
     if room.tensors() != tensors {
         return Err(usage(
@@ -251,14 +314,13 @@ pub(crate) fn apply_tensors<'py>(
             None,
         ));
     }
-    let digest = run(py, &how, |watch| {
+    run(py, &how, |watch| {
         let replay = pushed(table, &links)?;
         let build = watch.of(Phase::Build);
         build.expect(replay.work());
-        let built: StateDigests = replay.run(base.state(), &room.writer(), &build)?;
-        Ok(built.state.to_string())
+        replay.run(base.state(), &room.writer(), &build).map(|_| ())
     })?;
-    Ok((made, digest))
+    Ok(made)
 }
 
 fn pushed(table: StateTable, links: &[OpenLink]) -> Result<Replay<'_, LinkSource>> {
@@ -269,6 +331,13 @@ fn pushed(table: StateTable, links: &[OpenLink]) -> Result<Replay<'_, LinkSource
     Ok(replay)
 }
 
+/// The digest of a state, and those of its tensors.
+#[derive(IntoPyObject)]
+pub(crate) struct DigestedState {
+    digest: String,
+    tensors: Vec<TensorDigest>,
+}
+
 /// The state digest of a state of any kind, and name, dtype, shape and digest of its tensors.
 #[pyfunction]
 pub(crate) fn digest<'py>(
@@ -276,7 +345,7 @@ pub(crate) fn digest<'py>(
     state: &Bound<'py, PyAny>,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(String, Vec<(Info, String)>)> {
+) -> PyResult<DigestedState> {
     let state = GivenState::of(state)?;
     let table = run(
         py,
@@ -292,11 +361,14 @@ pub(crate) fn digest<'py>(
             StateTable::of(state.state(), &hash)
         },
     )?;
-    let digests = table.digests.tensors.iter().map(ToString::to_string);
-    Ok((
-        table.digests.state.to_string(),
-        rows(&table.tensors).into_iter().zip(digests).collect(),
-    ))
+    let digests = table.digests.tensors.iter().copied();
+    let tensors = table.tensors.iter().zip(digests);
+    Ok(DigestedState {
+        digest: table.digests.state.to_string(),
+        tensors: tensors
+            .map(|(info, digest)| TensorDigest::of(info, digest))
+            .collect(),
+    })
 }
 
 /// Opens a link: a path, or an object with the buffer protocol, whose bytes are copied.

@@ -8,11 +8,27 @@ use rayon::prelude::*;
 
 use crate::given::GivenState;
 use crate::memory::{Buffer, BufferOwner};
+use crate::operations::TensorForm;
 use crate::work::{How, Threads, run};
 
-/// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their
-/// values.
-pub(crate) type PatchRow = (String, String, Vec<u64>, Option<Buffer>, Buffer);
+/// A patch of one tensor.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct TensorPatch {
+    name: String,
+    dtype: String,
+    shape: Vec<u64>,
+    /// The numbers of the lanes that change; `None` for all lanes.
+    indices: Option<Py<Buffer>>,
+    /// The new values of these lanes.
+    values: Py<Buffer>,
+}
+
+/// A patch that is not Python's yet.
+struct PatchRow {
+    info: TensorInfo,
+    indices: Option<Buffer>,
+    values: Buffer,
+}
 
 /// How much is copied, or compared, at once.
 const BYTES_AT_ONCE: usize = 64 << 20;
@@ -24,6 +40,20 @@ pub(crate) struct PatchRows {
     rows: Vec<PatchRow>,
     /// The bytes of their values.
     bytes: usize,
+}
+
+impl PatchRow {
+    fn shown(self, py: Python<'_>) -> PyResult<TensorPatch> {
+        let TensorForm { name, dtype, shape } = TensorForm::of(&self.info);
+        let indices = self.indices.map(|indices| Py::new(py, indices));
+        Ok(TensorPatch {
+            name,
+            dtype,
+            shape,
+            indices: indices.transpose()?,
+            values: Py::new(py, self.values)?,
+        })
+    }
 }
 
 /// Numbers of lanes: 32 bits with a sign where they suffice, as engines want them.
@@ -184,15 +214,11 @@ impl PatchRows {
 
     fn push(&mut self, info: &TensorInfo, lanes: Option<BufferOwner>, values: Box<[u8]>) {
         self.bytes += values.len();
-        let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
-        let values = Buffer::new(BufferOwner::Bytes(values));
-        self.rows.push((
-            name,
-            dtype,
-            info.shape().to_vec(),
-            lanes.map(Buffer::new),
-            values,
-        ));
+        self.rows.push(PatchRow {
+            info: info.clone(),
+            indices: lanes.map(Buffer::new),
+            values: Buffer::new(BufferOwner::Bytes(values)),
+        });
     }
 
     /// Whether there are as many as are made at once.
@@ -200,8 +226,8 @@ impl PatchRows {
         self.bytes >= BYTES_AT_ONCE || self.rows.len() >= ROWS_AT_ONCE
     }
 
-    pub(crate) fn finish(self) -> Vec<PatchRow> {
-        self.rows
+    pub(crate) fn finish(self, py: Python<'_>) -> PyResult<Vec<TensorPatch>> {
+        self.rows.into_iter().map(|row| row.shown(py)).collect()
     }
 }
 
@@ -229,8 +255,16 @@ fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<TensorChang
     Ok(changes)
 }
 
+/// Some of the differences between two states.
+#[derive(IntoPyObject)]
+pub(crate) struct Differences {
+    patches: Vec<TensorPatch>,
+    /// The number of the tensor to go on with; `None` at the end.
+    next: Option<usize>,
+}
+
 /// The differences between two states, in some tensors of the new one from number `begin` on, and
-/// the number to go on with, None at the end. For states that have been proven, such as two
+/// the number to go on with. For states that have been proven, such as two
 /// versions in a directory. Tensors that are not in the old one come whole.
 #[pyfunction]
 pub(crate) fn compare(
@@ -239,7 +273,7 @@ pub(crate) fn compare(
     new: &Bound<'_, PyAny>,
     begin: usize,
     threads: Option<Threads>,
-) -> PyResult<(Vec<PatchRow>, Option<usize>)> {
+) -> PyResult<Differences> {
     let (old, new) = (GivenState::of(old)?, GivenState::of(new)?);
     let (rows, next) = run(
         py,
@@ -265,7 +299,10 @@ pub(crate) fn compare(
             Ok((rows, (end < all.len()).then_some(end)))
         },
     )?;
-    Ok((rows.finish(), next))
+    Ok(Differences {
+        patches: rows.finish(py)?,
+        next,
+    })
 }
 
 fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<TensorChanges> {

@@ -32,7 +32,7 @@ fn made_of_others(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Option<PyEr
 }
 
 /// A tensor, what holds its memory, and where it lay when it was bound.
-#[pyclass(frozen, name = "Place", module = "deltachain._native")]
+#[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct TensorPlace {
     #[pyo3(get)]
     name: String,

@@ -16,13 +16,15 @@ use deltachain_store::{
     Base, Model, PublishOptions, PublishReport, Publisher as ChainPublisher, ShardPart,
     SkippedStep, Snapshots, Stop,
 };
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use rayon::prelude::*;
 
 use crate::errors::{raised, usage};
-use crate::operations::{Info, ProfileName, digest_of, rows};
-use crate::signing::{SignerRow, TrustRow, signers, trust as trusted};
+use crate::operations::{ProfileName, TensorForm, digest_of};
+use crate::settings::Named;
+use crate::signing::{KeySigner, TrustedKeys, signers, trust as trusted};
 use crate::store::Store;
 use crate::tensors::{Finder, STRETCH, TensorBytes};
 use crate::work::{How, OfProcess, Threads, Watch, pool, run, run_until};
@@ -30,23 +32,61 @@ use crate::work::{How, OfProcess, Threads, Watch, pool, run, run_until};
 /// From this many bytes on, several threads copy a tensor; each copies this many bytes at a time.
 const LARGE: usize = 4 << 20;
 
-/// A tensor to be copied.
-type CopyRow<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
+/// A tensor to be copied, from the attributes of `deltachain._publisher.GivenTensor`.
+#[derive(FromPyObject)]
+struct GivenTensor<'py> {
+    /// The number of its shard.
+    shard: usize,
+    name: String,
+    tensor: Bound<'py, PyAny>,
+    /// `None` for any dtype and shape.
+    expected: Option<ExpectedForm>,
+}
 
-/// Tensors of a checkpoint, ascending by name; where the data of each are: a file, and the offset
-/// of their first byte in it; and the `__metadata__` of the files, as one.
-type Checkpoint = (Vec<Info>, Vec<(PathBuf, u64)>, BTreeMap<String, String>);
+/// The dtype and shape that a tensor must have.
+#[derive(FromPyObject)]
+struct ExpectedForm {
+    dtype: String,
+    shape: Vec<u64>,
+}
+
+/// The headers of a checkpoint.
+#[derive(IntoPyObject)]
+pub(crate) struct Checkpoint {
+    /// The tensors, ascending by name.
+    tensors: Vec<CheckpointTensor>,
+    /// The `__metadata__` of all files together.
+    metadata: BTreeMap<String, String>,
+}
+
+/// A tensor of a checkpoint.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct CheckpointTensor {
+    name: String,
+    dtype: String,
+    shape: Vec<u64>,
+    /// The file that has its data.
+    path: PathBuf,
+    /// The offset of its first byte in that file.
+    offset: u64,
+}
 
 /// Reads the headers of a safetensors file, or of a directory of them. Keys and values of metadata
 /// have the folder of their file before them, like tensors.
 #[pyfunction]
 pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> {
     let files = run(py, &How::default(), |_| SafetensorsState::open(&path))?;
-    let place = |number| {
+    let tensor = |(number, info)| {
+        let TensorForm { name, dtype, shape } = TensorForm::of(info);
         let (path, offset) = files.place(number);
-        (path.to_owned(), offset)
+        CheckpointTensor {
+            name,
+            dtype,
+            shape,
+            path: path.to_owned(),
+            offset,
+        }
     };
-    let places = (0..files.tensors().len()).map(place).collect();
     let notes = files.layout().files().iter().flat_map(|file| {
         let named = |text: &str| format!("{}{text}", file.folder());
         file.metadata
@@ -54,7 +94,10 @@ pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> 
             .flatten()
             .map(move |(key, value)| (named(key), named(value)))
     });
-    Ok((rows(files.tensors()), places, notes.collect()))
+    Ok(Checkpoint {
+        tensors: files.tensors().iter().enumerate().map(tensor).collect(),
+        metadata: notes.collect(),
+    })
 }
 
 /// The tensors of a shard, in memory of this library.
@@ -84,14 +127,19 @@ pub(crate) struct Snapshot {
 
 #[pymethods]
 impl Snapshot {
-    /// Copies tensors, each instead of one of the same name if there is one. Rows have the number
-    /// of the shard, name, tensor, and the dtype and shape that it is expected to have, if any.
-    fn add(&mut self, py: Python<'_>, rows: Vec<CopyRow<'_>>) -> PyResult<()> {
+    /// Copies tensors, each instead of one of the same name if there is one.
+    fn add(&mut self, py: Python<'_>, given: Vec<GivenTensor<'_>>) -> PyResult<()> {
         let mut finder = Finder::new(py)?;
-        let mut copies = Vec::with_capacity(rows.len());
-        for (shard, name, tensor, expected) in rows {
+        let mut copies = Vec::with_capacity(given.len());
+        for tensor in given {
+            let GivenTensor {
+                shard,
+                name,
+                tensor,
+                expected,
+            } = tensor;
             let (info, bytes) = finder.find(&name, &tensor, false)?;
-            if let Some((dtype, shape)) = &expected
+            if let Some(ExpectedForm { dtype, shape }) = &expected
                 && (info.dtype().name(), info.shape()) != (dtype, shape)
             {
                 let found = format!("{} of shape {:?}", info.dtype(), info.shape());
@@ -235,68 +283,152 @@ fn fill(py: Python<'_>, copies: &mut [TensorCopy]) -> PyResult<()> {
 struct Inner {
     publisher: ChainPublisher,
     like: Option<SafetensorsState>,
-    /// The shards of this process as they were published last.
-    last: BTreeMap<usize, MemoryState>,
-    /// The shards that have been stored and wait for their commit.
-    pending: BTreeMap<usize, MemoryState>,
+    known: KnownHead,
+    /// Memory of an older version, by the names of the tensors, for the next snapshot.
     spare: HashMap<String, Vec<u8>>,
-    /// The parts of this process; those of other processes come as JSON.
-    parts: Vec<ShardPart>,
-    /// Whether a step was skipped that is lower than the newest one, and the caller was warned.
+}
+
+/// The tensors that the process has of the head, and what it was told about the head. The chain's
+/// publisher remembers the commits (`deltachain_store::Publisher`).
+#[derive(Default)]
+struct KnownHead {
+    seen: SeenHead,
+    own: OwnVersion,
+    prepared: PreparedShards,
+}
+
+/// What the caller knows of the head.
+#[derive(Default)]
+struct SeenHead {
+    /// True if a step was skipped that is lower than the newest one, and the caller was warned.
     has_warned: bool,
+}
+
+/// The version that was published last. Links are made from its tensors, if it is still the head.
+#[derive(Default)]
+struct OwnVersion {
+    /// The shards of this process, by their numbers; empty before the first version.
+    shards: BTreeMap<usize, MemoryState>,
+}
+
+/// The shards whose links have been stored, and that wait for their commit; empty if none do.
+#[derive(Default)]
+struct PreparedShards {
+    shards: BTreeMap<usize, MemoryState>,
+    /// Their parts, in the process that commits.
+    parts: Vec<ShardPart>,
+}
+
+impl KnownHead {
+    /// Notes shards that have been stored.
+    fn prepare(&mut self, prepared: PreparedShards) {
+        self.prepared = prepared;
+    }
+
+    /// The parts of the prepared shards, for their commit.
+    fn take_parts(&mut self) -> Vec<ShardPart> {
+        std::mem::take(&mut self.prepared.parts)
+    }
+
+    /// Notes that the prepared shards have become the head. Returns the shards that were published
+    /// before.
+    fn publish(&mut self) -> BTreeMap<usize, MemoryState> {
+        let prepared = std::mem::take(&mut self.prepared);
+        self.seen.has_warned = false;
+        std::mem::replace(&mut self.own.shards, prepared.shards)
+    }
+
+    /// Gives up the prepared shards, and returns them.
+    fn discard(&mut self) -> BTreeMap<usize, MemoryState> {
+        std::mem::take(&mut self.prepared).shards
+    }
+}
+
+/// The settings of a [`Publisher`].
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct PublisherSettings {
+    like: Option<PathBuf>,
+    profiles: Vec<ProfileName>,
+    routes: RoutePlan,
+    guard: Guard,
+    assets: bool,
+    exclude: Vec<String>,
+    keep_last: Option<u64>,
+    scratch: Option<PathBuf>,
+    once: Option<String>,
+    sign: Vec<KeySigner>,
+    trust: Option<TrustedKeys>,
+    vouch: Option<String>,
+    unsigned: bool,
+    threads: Option<Threads>,
+    progress: Option<Py<PyAny>>,
+}
+
+/// The routes of versions, from the attributes of `deltachain.RoutePlan`.
+#[derive(FromPyObject)]
+struct RoutePlan {
+    snapshot_cost: Option<f64>,
+    snapshot_every: Option<u64>,
+    skips: Vec<u64>,
+}
+
+/// The versions that are refused, from the attributes of `deltachain.Guard`.
+#[derive(FromPyObject)]
+struct Guard {
+    max_changed: Option<f64>,
+    refuse_nonfinite: bool,
+    allow_empty: bool,
+}
+
+impl RoutePlan {
+    /// When there are snapshots. A cost that nothing reaches is never.
+    fn snapshots(&self) -> Snapshots {
+        match (self.snapshot_cost, self.snapshot_every) {
+            (_, Some(every)) => Snapshots::Every(every),
+            (Some(cost), None) if cost.is_infinite() => Snapshots::Never,
+            (Some(cost), None) => Snapshots::Cost(cost),
+            (None, None) => Snapshots::default(),
+        }
+    }
 }
 
 /// The part of `deltachain.Publisher` that is not Python.
 #[pyclass(module = "deltachain._native")]
 pub(crate) struct Publisher {
     inner: OfProcess<Inner>,
+    threads: Option<Threads>,
+    progress: Option<Py<PyAny>>,
 }
 
 #[pymethods]
 impl Publisher {
     #[new]
-    #[expect(
-        clippy::fn_params_excessive_bools,
-        reason = "Python gives each by its name"
-    )]
     fn new(
         py: Python<'_>,
         store: &Bound<'_, Store>,
-        like: Option<PathBuf>,
-        profiles: Vec<ProfileName>,
-        snapshot_cost: Option<f64>,
-        snapshot_every: Option<u64>,
-        skips: Vec<u64>,
-        assets: bool,
-        exclude: Vec<String>,
-        max_changed: Option<f64>,
-        refuse_nonfinite: bool,
-        allow_empty: bool,
-        keep_last: Option<u64>,
-        scratch: Option<PathBuf>,
-        once: Option<String>,
-        sign: Vec<SignerRow>,
-        trust: Option<TrustRow>,
-        vouch: Option<&str>,
-        unsigned: bool,
+        settings: Named<PublisherSettings>,
     ) -> PyResult<Self> {
+        let settings = settings.0;
+        let profiles = settings.profiles.into_iter().map(|named| named.0).collect();
         let options = PublishOptions::default()
-            .profiles(profiles.into_iter().map(|named| named.0).collect())
-            .snapshots(when(snapshot_cost, snapshot_every))
-            .skips(skips)
-            .assets(assets)
-            .exclude(exclude)
-            .max_changed(max_changed)
-            .refuse_nonfinite(refuse_nonfinite)
-            .allow_empty(allow_empty)
-            .keep_last(keep_last)
-            .scratch(scratch)
-            .once(once)
-            .sign(signers(py, sign)?)
-            .trust(trusted(py, trust)?)
-            .vouch(digest_of(py, vouch)?)
-            .unsigned(unsigned);
-        let like = like
+            .profiles(profiles)
+            .snapshots(settings.routes.snapshots())
+            .skips(settings.routes.skips)
+            .max_changed(settings.guard.max_changed)
+            .refuse_nonfinite(settings.guard.refuse_nonfinite)
+            .allow_empty(settings.guard.allow_empty)
+            .assets(settings.assets)
+            .exclude(settings.exclude)
+            .keep_last(settings.keep_last)
+            .scratch(settings.scratch)
+            .once(settings.once)
+            .sign(signers(py, settings.sign)?)
+            .trust(trusted(py, settings.trust)?)
+            .vouch(digest_of(py, settings.vouch.as_deref())?)
+            .unsigned(settings.unsigned);
+        let like = settings
+            .like
             .map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like)))
             .transpose()?;
         let store = store.get().get(py)?;
@@ -307,20 +439,22 @@ impl Publisher {
             inner: OfProcess::new(Inner {
                 publisher,
                 like,
-                last: BTreeMap::new(),
-                pending: BTreeMap::new(),
+                known: KnownHead::default(),
                 spare: HashMap::new(),
-                parts: Vec::new(),
-                has_warned: false,
             }),
+            threads: settings.threads,
+            progress: settings.progress,
         })
     }
 
-    /// Version and number of shards of the chain's head; None if it has no version yet.
-    fn head(&mut self, py: Python<'_>) -> PyResult<Option<(u64, usize)>> {
+    /// The chain's head; None if it has no version yet.
+    fn head(&mut self, py: Python<'_>) -> PyResult<Option<Head>> {
         let inner = self.inner.get_mut(py)?;
         let head = run(py, &inner.how(None), |_| inner.publisher.head())?;
-        Ok(head.map(|head| (head.version, head.shards.len())))
+        Ok(head.map(|head| Head {
+            version: head.version,
+            shards: head.shards.len(),
+        }))
     }
 
     /// The newest version, if one with this metadata would repeat a step. Without `until`, which
@@ -330,7 +464,7 @@ impl Publisher {
         py: Python<'_>,
         metadata: BTreeMap<String, String>,
         until: Option<Py<PyAny>>,
-    ) -> PyResult<Option<PublishedRow>> {
+    ) -> PyResult<Option<PublishedVersion>> {
         let inner = self.inner.get_mut(py)?;
         let asks = until.is_some();
         let head = run(py, &inner.how(until), |watch| {
@@ -343,13 +477,13 @@ impl Publisher {
             let is_lower = |skipped: &SkippedStep| skipped.is_lower;
             if let Some(head) = &head
                 && head.skipped.as_ref().is_some_and(is_lower)
-                && !std::mem::replace(&mut inner.has_warned, true)
+                && !std::mem::replace(&mut inner.known.seen.has_warned, true)
             {
                 head.remark_skipped(watch);
             }
             Ok(head)
         })?;
-        Ok(head.as_ref().map(published_row))
+        Ok(head.as_ref().map(PublishedVersion::of))
     }
 
     /// From now on versions may repeat a step.
@@ -379,8 +513,8 @@ impl Publisher {
     }
 
     /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot
-    /// holds. Returns the parts that another process must commit, as a list of JSON; an empty one
-    /// if this process commits.
+    /// holds. Returns the parts that another process must commit, as a list of JSON; nothing if
+    /// this process commits.
     fn store(
         &mut self,
         py: Python<'_>,
@@ -388,36 +522,27 @@ impl Publisher {
         numbers: Vec<usize>,
         of: usize,
         commits: bool,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<Vec<u8>> {
+        let progress = self.progress.as_ref();
+        let progress = progress.map(|progress| progress.clone_ref(py));
         let inner = self.inner.get_mut(py)?;
         // Tensors that older snapshots had, and this one has not, are not needed any more.
         snapshot.spare.clear();
         let mut tensors = std::mem::take(&mut snapshot.shards);
-        run(
-            py,
-            &How {
-                threads,
-                progress,
-                ..inner.how(until)
-            },
-            |watch| {
-                let shard = |number| {
-                    Ok((
-                        number,
-                        shard_of(tensors.remove(&number).unwrap_or_default())?,
-                    ))
-                };
-                inner.store(
-                    numbers.into_iter().map(shard).collect::<Result<_>>()?,
-                    of,
-                    commits,
-                    watch,
-                )
-            },
-        )
+        let how = How {
+            threads: self.threads,
+            progress,
+            ..inner.how(until)
+        };
+        run(py, &how, |watch| {
+            let shard = |number| {
+                let tensors = tensors.remove(&number).unwrap_or_default();
+                Ok((number, shard_of(tensors)?))
+            };
+            let shards = numbers.into_iter().map(shard).collect::<Result<_>>()?;
+            inner.store(shards, of, commits, watch)
+        })
     }
 
     /// Commits what this process has stored, with the parts that all processes have returned, as
@@ -428,11 +553,11 @@ impl Publisher {
         stored: Vec<PyBackedBytes>,
         metadata: BTreeMap<String, String>,
         until: Option<Py<PyAny>>,
-    ) -> PyResult<PublishedRow> {
+    ) -> PyResult<PublishedVersion> {
         let inner = self.inner.get_mut(py)?;
         let published = run_until(py, &inner.how(until), |watch| {
-            let mut all = std::mem::take(&mut inner.parts);
-            for parts in &stored {
+            let mut all = inner.known.take_parts();
+            for parts in stored.iter().filter(|parts| !parts.is_empty()) {
                 all.extend(serde_json::from_slice::<Vec<ShardPart>>(parts).map_err(no_parts)?);
             }
             inner.publisher.commit(all, metadata, watch)
@@ -441,12 +566,11 @@ impl Publisher {
         let published = published
             .ok_or_else(|| raised(py, &Error::io("committing", io::Error::other("stopped"))))?;
         if published.is_new {
-            inner.has_warned = false;
             inner.settle();
         } else {
             inner.forget();
         }
-        Ok(published_row(&published))
+        Ok(PublishedVersion::of(&published))
     }
 
     /// Another process has committed the shards that were stored last.
@@ -464,6 +588,11 @@ impl Publisher {
     fn forget(&mut self, py: Python<'_>) -> PyResult<()> {
         self.inner.get_mut(py)?.forget();
         Ok(())
+    }
+
+    /// What shows progress may hold the object that has this publisher.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        visit.call(&self.progress)
     }
 
     fn close(&mut self, py: Python<'_>) -> PyResult<()> {
@@ -494,40 +623,45 @@ impl Inner {
         commits: bool,
         watch: &Watch,
     ) -> Result<Vec<u8>> {
-        self.pending.clear();
+        drop(self.known.discard());
         let Self {
             publisher,
             like,
-            last,
+            known,
             ..
         } = self;
         let model = |shard| {
             like.as_ref()
                 .map_or(Model::State(shard), |like| Model::Like(shard, like))
         };
+        let own = &known.own.shards;
         let new = shards.iter().map(|(number, shard)| {
-            let base = last
+            let base = own
                 .get(number)
-                .map_or(Base::Chain, |last| Base::Last(model(last)));
+                .map_or(Base::Chain, |own| Base::Last(model(own)));
             (*number, model(shard), base)
         });
-        let mut parts = publisher.prepare(new, of, watch)?;
-        self.pending = shards.into_iter().collect();
-        if commits {
-            self.parts = std::mem::take(&mut parts);
-        }
-        serde_json::to_vec(&parts).map_err(no_parts)
+        let parts = publisher.prepare(new, of, watch)?;
+        let others = if commits {
+            Vec::new()
+        } else {
+            serde_json::to_vec(&parts).map_err(no_parts)?
+        };
+        known.prepare(PreparedShards {
+            shards: shards.into_iter().collect(),
+            parts: if commits { parts } else { Vec::new() },
+        });
+        Ok(others)
     }
 
-    /// The pending shards are those that were published last.
+    /// The prepared shards have been published.
     fn settle(&mut self) {
-        let old = std::mem::replace(&mut self.last, std::mem::take(&mut self.pending));
-        self.spare = spare_of(old);
+        self.spare = spare_of(self.known.publish());
     }
 
-    /// The pending shards have not been published.
+    /// The prepared shards have not been published.
     fn forget(&mut self) {
-        self.spare = spare_of(std::mem::take(&mut self.pending));
+        self.spare = spare_of(self.known.discard());
     }
 }
 
@@ -535,42 +669,42 @@ fn no_parts(error: serde_json::Error) -> Error {
     Error::usage(format!("parts: {error}"))
 }
 
-/// When there are snapshots. A cost that nothing reaches is never.
-fn when(cost: Option<f64>, every: Option<u64>) -> Snapshots {
-    match (cost, every) {
-        (_, Some(every)) => Snapshots::Every(every),
-        (Some(cost), None) if cost.is_infinite() => Snapshots::Never,
-        (Some(cost), None) => Snapshots::Cost(cost),
-        (None, None) => Snapshots::default(),
-    }
+/// The newest version of a chain.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct Head {
+    version: u64,
+    /// The number of its shards.
+    shards: usize,
 }
 
-/// A version that has been published, as `deltachain.reports.PublishReport` begins.
-type PublishedRow = (u64, String, String, u64, u64, u64, bool, bool);
+/// A version that has been published, by the names of `deltachain.reports.PublishReport`.
+#[derive(IntoPyObject)]
+struct PublishedVersion {
+    version: u64,
+    digest: String,
+    commit: String,
+    bytes: u64,
+    changed: u64,
+    elements: u64,
+    snapshot: bool,
+    is_new: bool,
+}
 
-fn published_row(published: &PublishReport) -> PublishedRow {
-    let PublishReport {
-        version,
-        changed,
-        elements,
-        is_new,
-        ..
-    } = *published;
-    let (state, commit) = (published.state.to_string(), published.commit.to_string());
-    let bytes = published
-        .routes
-        .iter()
-        .map(|route| route.bytes)
-        .fold(0, u64::saturating_add);
-    let has_snapshot = published.routes.iter().any(|route| route.from.is_none());
-    (
-        version,
-        state,
-        commit,
-        bytes,
-        changed,
-        elements,
-        has_snapshot,
-        is_new,
-    )
+impl PublishedVersion {
+    fn of(published: &PublishReport) -> Self {
+        let routes = &published.routes;
+        Self {
+            version: published.version,
+            digest: published.state.to_string(),
+            commit: published.commit.to_string(),
+            bytes: routes
+                .iter()
+                .map(|route| route.bytes)
+                .fold(0, u64::saturating_add),
+            changed: published.changed,
+            elements: published.elements,
+            snapshot: routes.iter().any(|route| route.from.is_none()),
+            is_new: published.is_new,
+        }
+    }
 }

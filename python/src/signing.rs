@@ -10,16 +10,27 @@ use pyo3::prelude::*;
 use crate::errors::raised;
 use crate::gate;
 
-/// A signer: a secret key, or a public one and a function that signs with it.
-pub(crate) type SignerRow = (String, Option<Py<PyAny>>);
+/// A signer, from the attributes of `deltachain._keys.KeySigner`.
+#[derive(FromPyObject)]
+pub(crate) struct KeySigner {
+    /// A secret key, or a public one if there is a function.
+    key: String,
+    /// The function that signs.
+    function: Option<Py<PyAny>>,
+}
 
-/// Public keys, each for all chains or followed by those that it is for, and how many of them have
-/// to sign.
-pub(crate) type TrustRow = (Vec<String>, usize);
+/// The keys to trust, from the attributes of `deltachain._keys.TrustedKeys`.
+#[derive(FromPyObject)]
+pub(crate) struct TrustedKeys {
+    /// Public keys, each for all chains or followed by those that it is for.
+    keys: Vec<String>,
+    /// How many of them have to sign.
+    quorum: usize,
+}
 
-/// The signers of these rows.
-pub(crate) fn signers(py: Python<'_>, rows: Vec<SignerRow>) -> PyResult<Vec<Arc<dyn Signer>>> {
-    let signer = |(key, function): SignerRow| -> Result<Arc<dyn Signer>> {
+/// The signers that are given.
+pub(crate) fn signers(py: Python<'_>, given: Vec<KeySigner>) -> PyResult<Vec<Arc<dyn Signer>>> {
+    let signer = |KeySigner { key, function }| -> Result<Arc<dyn Signer>> {
         Ok(match function {
             None => Arc::new(SigningKey::parse(&key)?),
             Some(function) => Arc::new(SignerFunction {
@@ -28,15 +39,16 @@ pub(crate) fn signers(py: Python<'_>, rows: Vec<SignerRow>) -> PyResult<Vec<Arc<
             }),
         })
     };
-    rows.into_iter()
+    given
+        .into_iter()
         .map(signer)
         .collect::<Result<_>>()
         .map_err(|error| raised(py, &error))
 }
 
 /// Whom to trust.
-pub(crate) fn trust(py: Python<'_>, given: Option<TrustRow>) -> PyResult<Option<Trust>> {
-    let trust = |(keys, quorum): TrustRow| {
+pub(crate) fn trust(py: Python<'_>, given: Option<TrustedKeys>) -> PyResult<Option<Trust>> {
+    let trust = |TrustedKeys { keys, quorum }| {
         let keys = keys
             .iter()
             .map(|key| key.parse())

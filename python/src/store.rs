@@ -8,18 +8,19 @@ use std::time::SystemTime;
 
 use deltachain::{Error, Result};
 use deltachain_store::{
-    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Mirror, MirrorOptions,
-    Scratch, Stop, Store as ChainStore, StoreOptions, check_directory, followed_directory,
-    plan_prune,
+    CompactOptions, CredentialSource, Credentials, DirectoryReport, FsckOptions, FsckReport, Keep,
+    Mirror, MirrorOptions, Scratch, Stop, Store as ChainStore, StoreOptions, check_directory,
+    followed_directory, plan_prune,
 };
-use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
+use pythonize::pythonize;
 use serde::Serialize;
 
 use crate::errors::raised;
 use crate::gate;
 use crate::operations::ProfileName;
-use crate::signing::{TrustRow, trust as trusted};
+use crate::settings::Named;
+use crate::signing::{TrustedKeys, trust as trusted};
 use crate::work::{How, OfProcess, Threads, Watch, run, seconds};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
@@ -59,36 +60,86 @@ impl Store {
     }
 }
 
+/// The settings of a [`Store`].
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct ConnectionSettings {
+    storage_options: Vec<(String, String)>,
+    /// A function that returns credentials.
+    credentials: Option<Py<PyAny>>,
+    /// Seconds without a byte after which a request is aborted.
+    timeout: Option<f64>,
+    attempts: Option<u32>,
+    /// Bytes per second.
+    max_rate: Option<u64>,
+    copies: Vec<Py<Store>>,
+}
+
+impl ConnectionSettings {
+    fn options(self) -> StoreOptions {
+        let credentials = self
+            .credentials
+            .map(|callable| Arc::new(CredentialsFunction(callable)) as Arc<dyn CredentialSource>);
+        let mut options = StoreOptions::default()
+            .settings(self.storage_options)
+            .credentials(credentials)
+            .max_rate(self.max_rate);
+        if let Some(timeout) = self.timeout {
+            options = options.timeout(seconds(timeout));
+        }
+        if let Some(attempts) = self.attempts {
+            options = options.attempts(attempts);
+        }
+        options
+    }
+}
+
+/// The versions to keep, and what else `prune` may do.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct PruneSettings {
+    /// `None` for all versions.
+    keep_last: Option<NonZeroU64>,
+    keep_every: Option<NonZeroU64>,
+    keep: Vec<u64>,
+    abandoned: bool,
+    accept_loss: bool,
+}
+
+/// The settings of `mirror`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct MirrorSettings {
+    trust: Option<TrustedKeys>,
+    verify: bool,
+    restore: bool,
+    scratch: Option<PathBuf>,
+}
+
+/// The settings of `compact`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct CompactSettings {
+    /// `None` for the newest version.
+    version: Option<u64>,
+    snapshot: bool,
+    bases: Vec<u64>,
+    profile: ProfileName,
+    scratch: Option<PathBuf>,
+}
+
 #[pymethods]
 impl Store {
     /// Opens it. A directory need not exist: what that means is for those who use it.
     #[new]
-    fn new(
-        py: Python<'_>,
-        url: String,
-        settings: Vec<(String, String)>,
-        credentials: Option<Py<PyAny>>,
-        timeout: Option<f64>,
-        attempts: Option<u32>,
-        max_rate: Option<u64>,
-        copies: Vec<PyRef<'_, Self>>,
-    ) -> PyResult<Self> {
-        let copies = copies
+    fn new(py: Python<'_>, url: String, settings: Named<ConnectionSettings>) -> PyResult<Self> {
+        let settings = settings.0;
+        let copies = settings
+            .copies
             .iter()
-            .map(|copy| copy.get(py))
+            .map(|copy| copy.get().get(py))
             .collect::<PyResult<Vec<_>>>()?;
-        let credentials = credentials
-            .map(|callable| Arc::new(CredentialsFunction(callable)) as Arc<dyn CredentialSource>);
-        let mut options = StoreOptions::default()
-            .settings(settings)
-            .credentials(credentials)
-            .max_rate(max_rate);
-        if let Some(timeout) = timeout {
-            options = options.timeout(seconds(timeout));
-        }
-        if let Some(attempts) = attempts {
-            options = options.attempts(attempts);
-        }
+        let options = settings.options();
         let store = run(py, &How::default(), |_| {
             ChainStore::open_awaited(&url, options)
         })?;
@@ -122,114 +173,115 @@ impl Store {
     }
 
     /// At most `last` versions, the newest first.
-    fn log(&self, py: Python<'_>, last: Option<u64>) -> PyResult<String> {
-        self.work(py, How::default(), |store, _| {
-            report(&deltachain_store::log(store, last, None)?)
-        })
+    fn log<'py>(&self, py: Python<'py>, last: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.work(py, How::default(), |store, _| {
+            deltachain_store::log(store, last, None)
+        })?;
+        report(py, &found)
     }
 
     /// One version; the newest if `version` is None.
-    fn show(&self, py: Python<'_>, version: Option<u64>) -> PyResult<String> {
-        self.work(py, How::default(), |store, _| {
-            report(&deltachain_store::show(store, version, None)?)
-        })
+    fn show<'py>(&self, py: Python<'py>, version: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.work(py, How::default(), |store, _| {
+            deltachain_store::show(store, version, None)
+        })?;
+        report(py, &found)
     }
 
     /// The abilities of the store, as `doctor` finds them.
-    fn doctor(&self, py: Python<'_>) -> PyResult<String> {
-        self.work(py, How::default(), |store, _| {
-            report(&deltachain_store::doctor(store)?)
-        })
+    fn doctor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.work(py, How::default(), |store, _| {
+            deltachain_store::doctor(store)
+        })?;
+        report(py, &found)
     }
 
-    /// Checks the chain, or the directory of a follower that it is: what is wrong, and the whole
-    /// report.
-    fn fsck(
+    /// Checks the chain, or the directory of a follower that it is. The problems in the report are
+    /// exceptions.
+    fn fsck<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         deep: bool,
         scratch: Option<PathBuf>,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<(Vec<Py<PyBaseException>>, String)> {
-        let (report, problems) = self.work(
-            py,
-            How {
-                threads,
-                progress,
-                ..How::default()
-            },
-            |store, watch| {
-                let Some(directory) = followed_directory(store) else {
-                    let place = if deep {
-                        Some(Scratch::new(scratch.as_deref(), watch)?)
-                    } else {
-                        None
-                    };
-                    let options = FsckOptions::default()
-                        .deep(place.as_ref().map(|place| place.path().to_owned()));
-                    let found = deltachain_store::fsck(store, &options, watch)?;
-                    return Ok((report(&found)?, found.problems));
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let how = How {
+            threads,
+            progress,
+            ..How::default()
+        };
+        let found = self.work(py, how, |store, watch| {
+            let Some(directory) = followed_directory(store) else {
+                let place = if deep {
+                    Some(Scratch::new(scratch.as_deref(), watch)?)
+                } else {
+                    None
                 };
-                if deep {
-                    let text = "deep= is for chains; of this directory all files are read anyway";
-                    return Err(Error::usage(text).in_file(directory));
-                }
-                let found = check_directory(&directory, watch)?;
-                Ok((report(&found)?, found.problems))
-            },
-        )?;
-        Ok((raised_all(py, &problems), report))
+                let options = FsckOptions::default()
+                    .deep(place.as_ref().map(|place| place.path().to_owned()));
+                let found = deltachain_store::fsck(store, &options, watch)?;
+                return Ok(Checked::Chain(Box::new(found)));
+            };
+            if deep {
+                let text = "deep= is for chains; of this directory all files are read anyway";
+                return Err(Error::usage(text).in_file(directory));
+            }
+            let found = check_directory(&directory, watch)?;
+            Ok(Checked::Directory(Box::new(found)))
+        })?;
+        match found {
+            Checked::Chain(found) => report_problems(py, &*found, &found.problems),
+            Checked::Directory(found) => report_problems(py, &*found, &found.problems),
+        }
     }
 
     /// Removes old versions, or says what would be removed.
-    fn prune(
+    fn prune<'py>(
         &self,
-        py: Python<'_>,
-        keep_last: Option<NonZeroU64>,
-        keep_every: Option<NonZeroU64>,
-        keep: Vec<u64>,
-        abandoned: bool,
-        accept_loss: bool,
+        py: Python<'py>,
+        settings: Named<PruneSettings>,
         dry_run: bool,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<String> {
-        let last = keep_last.map_or(u64::MAX, NonZeroU64::get);
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let settings = settings.0;
         let keep = Keep {
-            last,
-            every: keep_every.map(NonZeroU64::get),
-            versions: keep,
-            abandoned,
-            accept_loss,
+            last: settings.keep_last.map_or(u64::MAX, NonZeroU64::get),
+            every: settings.keep_every.map(NonZeroU64::get),
+            versions: settings.keep,
+            abandoned: settings.abandoned,
+            accept_loss: settings.accept_loss,
         };
-        self.work(
-            py,
-            How {
-                progress,
-                ..How::default()
-            },
-            |store, watch| {
-                let plan = plan_prune(store, &keep)?;
-                report(&if dry_run {
-                    plan.expected
-                } else {
-                    deltachain_store::prune(store, &plan, watch)?
-                })
-            },
-        )
+        let how = How {
+            progress,
+            ..How::default()
+        };
+        let found = self.work(py, how, |store, watch| {
+            let plan = plan_prune(store, &keep)?;
+            if dry_run {
+                Ok(plan.expected)
+            } else {
+                deltachain_store::prune(store, &plan, watch)
+            }
+        })?;
+        report(py, &found)
     }
 
-    /// Copies what is new of the chain to another store, and makes its directory.
-    fn mirror(
+    /// Copies what is new of the chain to another store, and makes its directory. The problems in
+    /// the report are exceptions.
+    fn mirror<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         destination: &Self,
-        trust: Option<TrustRow>,
-        verify: bool,
-        restore: bool,
-        scratch: Option<PathBuf>,
+        settings: Named<MirrorSettings>,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<(Vec<Py<PyBaseException>>, String)> {
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let MirrorSettings {
+            trust,
+            verify,
+            restore,
+            scratch,
+        } = settings.0;
         let destination = destination.get(py)?;
         let options = MirrorOptions::default()
             .trust(trusted(py, trust)?)
@@ -239,13 +291,12 @@ impl Store {
             progress,
             ..How::default()
         };
-        let (report, problems) = self.work(py, how, |store, watch| {
+        let copied = self.work(py, how, |store, watch| {
             let place = Scratch::new(scratch.as_deref(), watch)?;
             let mut mirror = Mirror::new(store.clone(), &destination, options);
-            let copied = mirror.round(place.path(), watch)?;
-            Ok((report(&copied)?, copied.problems))
+            mirror.round(place.path(), watch)
         })?;
-        Ok((raised_all(py, &problems), report))
+        report_problems(py, &copied, &copied.problems)
     }
 
     /// Takes back what was pruned: the versions that can be built again.
@@ -256,46 +307,51 @@ impl Store {
     }
 
     /// Adds a snapshot, or links from older versions, to a version.
-    fn compact(
+    fn compact<'py>(
         &self,
-        py: Python<'_>,
-        version: Option<u64>,
-        snapshot: bool,
-        bases: Vec<u64>,
-        profile: ProfileName,
-        scratch: Option<PathBuf>,
+        py: Python<'py>,
+        settings: Named<CompactSettings>,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<String> {
-        self.work(
-            py,
-            How {
-                threads,
-                progress,
-                ..How::default()
-            },
-            |store, watch| {
-                let place = Scratch::new(scratch.as_deref(), watch)?;
-                let options = CompactOptions::new(place.path())
-                    .version(version)
-                    .snapshot(snapshot)
-                    .from(bases);
-                report(&deltachain_store::compact(
-                    store,
-                    &options.profiles(vec![profile.0]),
-                    watch,
-                )?)
-            },
-        )
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let settings = settings.0;
+        let how = How {
+            threads,
+            progress,
+            ..How::default()
+        };
+        let found = self.work(py, how, |store, watch| {
+            let place = Scratch::new(settings.scratch.as_deref(), watch)?;
+            let options = CompactOptions::new(place.path())
+                .version(settings.version)
+                .snapshot(settings.snapshot)
+                .from(settings.bases)
+                .profiles(vec![settings.profile.0]);
+            deltachain_store::compact(store, &options, watch)
+        })?;
+        report(py, &found)
     }
 }
 
-/// Problems as the exceptions that name them.
-fn raised_all(py: Python<'_>, problems: &[Error]) -> Vec<Py<PyBaseException>> {
-    problems
+/// The findings of `fsck`.
+enum Checked {
+    Chain(Box<FsckReport>),
+    Directory(Box<DirectoryReport>),
+}
+
+/// A report whose problems are the exceptions that name them.
+fn report_problems<'py>(
+    py: Python<'py>,
+    found: &impl Serialize,
+    problems: &[Error],
+) -> PyResult<Bound<'py, PyAny>> {
+    let made = report(py, found)?;
+    let problems: Vec<_> = problems
         .iter()
         .map(|problem| raised(py, problem).into_value(py))
-        .collect()
+        .collect();
+    made.set_item("problems", problems)?;
+    Ok(made)
 }
 
 /// Makes the directory that a store is, if it is missing.
@@ -306,9 +362,9 @@ fn make_directory(store: &ChainStore) -> Result<()> {
     fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))
 }
 
-/// A report as JSON: `deltachain/_chain.py` gives it types.
-pub(crate) fn report(report: &impl Serialize) -> Result<String> {
-    serde_json::to_string(report).map_err(|error| Error::usage(error.to_string()))
+/// A report as dictionaries by the names of its fields: `deltachain/_chain.py` gives it types.
+pub(crate) fn report<'py>(py: Python<'py>, found: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+    Ok(pythonize(py, found)?)
 }
 
 /// A function of Python's that returns credentials.

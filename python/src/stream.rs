@@ -12,10 +12,30 @@ use pyo3::prelude::*;
 use crate::errors::{internal, raised, usage};
 use crate::lent::LentVersion;
 use crate::memory::{Buffer, BufferOwner};
+use crate::operations::TensorForm;
 use crate::work::{How, Threads, new_pool, run_apart};
 
-/// Name, dtype, shape and bytes of a tensor.
-pub(crate) type TensorRow = (String, String, Vec<u64>, Buffer);
+/// A whole tensor.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct TensorData {
+    name: String,
+    dtype: String,
+    shape: Vec<u64>,
+    /// Its bytes.
+    data: Py<Buffer>,
+}
+
+impl TensorData {
+    fn of(py: Python<'_>, info: &TensorInfo, data: Vec<u8>) -> PyResult<Self> {
+        let TensorForm { name, dtype, shape } = TensorForm::of(info);
+        Ok(Self {
+            name,
+            dtype,
+            shape,
+            data: Py::new(py, Buffer::new(BufferOwner::Bytes(data.into())))?,
+        })
+    }
+}
 
 /// Bytes of tensors that are handed over together, and how often that is done ahead.
 const TOGETHER: usize = 8 << 20;
@@ -79,7 +99,7 @@ impl Drop for Stream {
 #[pymethods]
 impl Stream {
     /// The next ones; None at the end.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<TensorRow>>> {
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<TensorData>>> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((receiver, thread)) = taken else {
             return Ok(None);
@@ -99,16 +119,9 @@ impl Stream {
                     .into_inner()
                     .unwrap_or_else(PoisonError::into_inner);
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((receiver, thread));
-                let rows = tensors.into_iter().map(|(info, data)| {
-                    let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
-                    (
-                        name,
-                        dtype,
-                        info.shape().to_vec(),
-                        Buffer::new(BufferOwner::Bytes(data.into())),
-                    )
-                });
-                Ok(Some(rows.collect()))
+                let tensors = tensors.into_iter();
+                let shown = tensors.map(|(info, data)| TensorData::of(py, &info, data));
+                shown.collect::<PyResult<_>>().map(Some)
             }
             Some(end) => {
                 // Nothing of the version is in use any more then.

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use deltachain::memory::{Alone, Elements, PatchSet, Peers, PlacedMemory, Places};
 use deltachain::sums::Sums;
-use deltachain::tensor::{Digest, State, TensorInfo};
+use deltachain::tensor::{State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Directory, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, InPlace, Lag,
-    Memory, Observer, OtherFiles, Phase, Place, Poller as ChainPoller, PreparedVersion, Stop,
-    SwitchReport, lag, stored,
+    Directory, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions,
+    HeldVersion as ChainHeldVersion, InPlace, Memory, Observer, OtherFiles, Phase, Place,
+    Poller as ChainPoller, PreparedVersion, Stop, SwitchReport, lag, stored,
 };
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -26,9 +26,10 @@ use rayon::ThreadPool;
 use crate::errors::{cancelled, raised, usage};
 use crate::lent::{FoundTensors, GivenRow, LentMemory, LentVersion, ProcessGroup, RowSums};
 use crate::memory::{Buffer, BufferOwner};
-use crate::operations::{Info, digest_of, rows};
-use crate::patches::{PatchRow, PatchRows};
-use crate::signing::{TrustRow, trust as trusted};
+use crate::operations::{TensorDigest, TensorForm, digest_of, forms};
+use crate::patches::{PatchRows, TensorPatch};
+use crate::settings::Named;
+use crate::signing::{TrustedKeys, trust as trusted};
 use crate::store::Store;
 use crate::stream::Stream;
 use crate::work::{
@@ -75,14 +76,14 @@ enum Pending {
 }
 
 /// The result of a poll.
-enum PollResult {
+enum Outcome {
     /// No such version yet, or no chain, as the error says.
     Missing(Error),
     Held,
     New(Box<PreparedUpdate>),
 }
 
-impl PollResult {
+impl Outcome {
     /// From what has been prepared, or why nothing was.
     fn of(
         made: Result<Option<PreparedUpdate>>,
@@ -98,14 +99,14 @@ impl PollResult {
 }
 
 /// How a chain is polled.
-#[pyclass(frozen, name = "Polling", module = "deltachain._native")]
-pub(crate) struct Poller {
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Polling {
     polling: Mutex<ChainPoller>,
     failure: Mutex<Option<String>>,
 }
 
 #[pymethods]
-impl Poller {
+impl Polling {
     /// With the shortest and the longest pause, in seconds; for versions whose number is a multiple
     /// of `every`.
     #[new]
@@ -132,9 +133,9 @@ impl Poller {
     }
 }
 
-impl Poller {
+impl Polling {
     /// A poll of the head.
-    fn poll(&self, copy: &mut Keeper, watch: &dyn Observer) -> Result<PollResult> {
+    fn poll(&self, copy: &mut Keeper, watch: &dyn Observer) -> Result<Outcome> {
         let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         of_each!(copy, follower, wrap => {
             let made = polling.poll(follower, watch).map(|made| made.map(|made| PreparedUpdate::of(made, wrap)));
@@ -142,9 +143,9 @@ impl Poller {
             // An error because the work is to end is no failure of the poll.
             watch.advance(Phase::Wait, 0)?;
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
-            PollResult::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
+            Outcome::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
                 watch.advance(Phase::Wait, 0)?;
-                polling.failed(follower, error).map(|_| PollResult::Held)
+                polling.failed(follower, error).map(|_| Outcome::Held)
             })
         })
     }
@@ -161,22 +162,85 @@ impl Poller {
     }
 }
 
-/// Number, state digest, digest of the commit, metadata, and directory of the files if there is
-/// one.
-type HeldRow = (
-    u64,
-    String,
-    String,
-    BTreeMap<String, String>,
-    Option<PathBuf>,
-);
+/// The version that a copy has.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct HeldVersion {
+    version: u64,
+    /// Its state digest.
+    digest: String,
+    /// The digest of its commit.
+    commit: String,
+    metadata: BTreeMap<String, String>,
+    /// The directory of its files; `None` if there are none.
+    directory: Option<PathBuf>,
+}
 
-/// Address of a storage, number of 16 MiB of it, and sums of old and of new values of what changes
-/// there.
-type SumsRow = (usize, u64, [u32; 2], [u32; 2]);
+impl HeldVersion {
+    fn of<D>(held: &ChainHeldVersion<D>, directory: Option<PathBuf>) -> Self {
+        Self {
+            version: held.version,
+            digest: held.state.to_string(),
+            commit: held.commit.to_string(),
+            metadata: held.metadata.clone(),
+            directory,
+        }
+    }
+}
 
-/// Name, dtype, shape and digest.
-type TableRow = (String, String, Vec<u64>, String);
+/// The result of one poll.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct PollResult {
+    /// False if there is no such version yet, or no chain.
+    is_there: bool,
+    /// The update that has been prepared; `None` if the version is held already.
+    prepared: Option<Py<PreparedUpdate>>,
+}
+
+#[pymethods]
+impl PollResult {
+    #[new]
+    fn new(is_there: bool, prepared: Option<Py<PreparedUpdate>>) -> Self {
+        Self { is_there, prepared }
+    }
+}
+
+/// The sums of what changes in 16 MiB of a storage.
+#[pyclass(frozen, get_all, module = "deltachain._native")]
+pub(crate) struct PieceSums {
+    /// The address of the storage.
+    storage: usize,
+    /// The number of the 16 MiB in it.
+    piece: u64,
+    /// The sums of the old values that change.
+    old: (u32, u32),
+    /// The sums of the new values.
+    new: (u32, u32),
+}
+
+/// The distance of a version from the head of its chain, by the names of `deltachain`'s `Lag`.
+#[derive(IntoPyObject)]
+struct LagFigures {
+    versions: u64,
+    seconds: Option<f64>,
+}
+
+/// The settings of a [`Follower`].
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct FollowerSettings {
+    /// Where the copy is kept; `None` for memory.
+    directory: Option<PathBuf>,
+    /// Patterns of the tensors that are wanted; `None` for all.
+    tensors: Option<Vec<String>>,
+    cache: Option<PathBuf>,
+    other_files: bool,
+    allow_rollback: Option<String>,
+    adopt: bool,
+    trust: Option<TrustedKeys>,
+    forget_trust: bool,
+    threads: Option<Threads>,
+    progress: Option<Py<PyAny>>,
+}
 
 /// Keeps a copy of a model at a version of a chain. One call at a time.
 #[pyclass(frozen, subclass, module = "deltachain._native")]
@@ -223,9 +287,18 @@ pub(crate) struct PreparedUpdate {
 struct SwitchFacts {
     downloaded: u64,
     routes: Vec<(Option<u64>, u64)>,
-    times: [f64; 4],
+    times: SwitchTimes,
     /// Why the tensors were loaded as a whole.
     fallback: Option<&'static str>,
+}
+
+/// Seconds that the phases took, by the names of `deltachain`'s `Times`.
+#[derive(Clone, IntoPyObject)]
+struct SwitchTimes {
+    plan: f64,
+    download: f64,
+    build: f64,
+    switch: f64,
 }
 
 /// Locks a value. One that another thread is using is not waited for: that thread may itself wait
@@ -246,39 +319,26 @@ impl Follower {
     /// `is_into`, in tensors of the caller's, which are bound when the tensors of a version are
     /// known.
     #[new]
-    #[expect(
-        clippy::fn_params_excessive_bools,
-        reason = "what Python's constructor is given"
-    )]
     fn new(
         py: Python<'_>,
         store: Py<Store>,
-        directory: Option<PathBuf>,
-        tensors: Option<Vec<String>>,
-        cache: Option<PathBuf>,
-        other_files: bool,
-        allow_rollback: Option<&str>,
-        adopt: bool,
-        trust: Option<TrustRow>,
-        forget_trust: bool,
         is_into: bool,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
+        settings: Named<FollowerSettings>,
     ) -> PyResult<Self> {
-        let rollback = digest_of(py, allow_rollback)?;
-        let others = if other_files {
+        let settings = settings.0;
+        let others = if settings.other_files {
             OtherFiles::Assets
         } else {
             OtherFiles::None
         };
         let options = FollowerOptions::default()
-            .tensors(tensors)
-            .cache(cache)
+            .tensors(settings.tensors)
+            .cache(settings.cache)
             .other_files(others)
-            .adopt(adopt)
-            .trust(trusted(py, trust)?)
-            .forget_trust(forget_trust)
-            .allow_rollback(rollback);
+            .adopt(settings.adopt)
+            .trust(trusted(py, settings.trust)?)
+            .forget_trust(settings.forget_trust)
+            .allow_rollback(digest_of(py, settings.allow_rollback.as_deref())?);
         let stop = Stop::default();
         let chain = store.get().get(py)?.with_stop(stop.clone());
         let asked = Arc::new(AskedStore::new(&chain));
@@ -289,7 +349,7 @@ impl Follower {
                 ..How::default()
             },
             |_| {
-                Ok(match &directory {
+                Ok(match &settings.directory {
                     Some(directory) => {
                         Keeper::Directory(ChainFollower::in_directory(chain, directory, options)?)
                     }
@@ -298,23 +358,22 @@ impl Follower {
                 })
             },
         )?;
-        let (switches, is_torn) = (AtomicU64::new(0), AtomicBool::new(false));
         Ok(Self {
             copy: Mutex::new(OfProcess::new(copy)),
             caller: Arc::default(),
             pool: Mutex::default(),
-            switches,
-            is_torn,
+            switches: AtomicU64::new(0),
+            is_torn: AtomicBool::new(false),
             store,
             asked,
             stop,
-            threads,
-            progress,
+            threads: settings.threads,
+            progress: settings.progress,
         })
     }
 
     /// The version held, if there is one.
-    fn held(&self, py: Python<'_>) -> PyResult<Option<HeldRow>> {
+    fn held(&self, py: Python<'_>) -> PyResult<Option<HeldVersion>> {
         let copy = free(py, &self.copy)?;
         let copy = copy.get(py)?;
         let files = if let Keeper::Directory(kept) = copy {
@@ -323,9 +382,7 @@ impl Follower {
             None
         };
         Ok(
-            of_each!(copy, follower, _wrap => follower.held().map(|held| {
-                (held.version, held.state.to_string(), held.commit.to_string(), held.metadata.clone(), files)
-            })),
+            of_each!(copy, follower, _wrap => follower.held().map(|held| HeldVersion::of(held, files))),
         )
     }
 
@@ -353,15 +410,15 @@ impl Follower {
         Ok(self.is_torn.load(Ordering::SeqCst))
     }
 
-    /// Polls once for a version, or the head: whether it is there, and what has been prepared
-    /// unless it is held already. `until` ends it, as it ends `prepare`.
+    /// Polls once for a version, or the head, and prepares it unless it is held already. `until`
+    /// ends it, as it ends `prepare`.
     fn poll(
         &self,
         py: Python<'_>,
         version: Option<u64>,
         timeout: Option<f64>,
         until: Option<Py<PyAny>>,
-    ) -> PyResult<(bool, Option<PreparedUpdate>)> {
+    ) -> PyResult<PollResult> {
         let unsigned = self.unsigned(py)?;
         let mut how = How {
             deadline: deadline(timeout),
@@ -369,10 +426,13 @@ impl Follower {
             waits_for: unsigned,
             ..self.stoppable(py, until)
         };
-        Ok(match self.prepared(py, version, &mut how)? {
-            PollResult::Missing(_) => (false, None),
-            PollResult::Held => (true, None),
-            PollResult::New(prepared) => (true, Some(*prepared)),
+        let outcome = self.prepared(py, version, &mut how)?;
+        Ok(PollResult {
+            is_there: !matches!(outcome, Outcome::Missing(_)),
+            prepared: match outcome {
+                Outcome::New(prepared) => Some(Py::new(py, *prepared)?),
+                Outcome::Missing(_) | Outcome::Held => None,
+            },
         })
     }
 
@@ -393,15 +453,15 @@ impl Follower {
             waits_for: unsigned,
             ..self.stoppable(py, until)
         };
-        let polling = Poller::new(poll, poll, None);
+        let polling = Polling::new(poll, poll, None);
         loop {
             match self.prepared(py, version, &mut how)? {
-                PollResult::New(prepared) => return Ok(Some(*prepared)),
-                PollResult::Held if version.is_some() => return Ok(None),
-                PollResult::Held | PollResult::Missing(_) if polling.wait(py, &how)? => {
+                Outcome::New(prepared) => return Ok(Some(*prepared)),
+                Outcome::Held if version.is_some() => return Ok(None),
+                Outcome::Held | Outcome::Missing(_) if polling.wait(py, &how)? => {
                     return Err(cancelled(py));
                 }
-                PollResult::Held | PollResult::Missing(_) => {}
+                Outcome::Held | Outcome::Missing(_) => {}
             }
         }
     }
@@ -411,7 +471,7 @@ impl Follower {
     fn next(
         &self,
         py: Python<'_>,
-        polling: &Poller,
+        polling: &Polling,
         mut waits: bool,
         until: Option<Py<PyAny>>,
     ) -> PyResult<Option<PreparedUpdate>> {
@@ -423,8 +483,8 @@ impl Follower {
             waits = true;
             match self.with_copy(py, &how, |copy, watch| polling.poll(copy, watch))? {
                 None => return Ok(None),
-                Some(PollResult::New(prepared)) => return Ok(Some(*prepared)),
-                Some(PollResult::Held | PollResult::Missing(_)) => {}
+                Some(Outcome::New(prepared)) => return Ok(Some(*prepared)),
+                Some(Outcome::Held | Outcome::Missing(_)) => {}
             }
         }
     }
@@ -463,16 +523,14 @@ impl Follower {
             .ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
     }
 
-    /// How far a version is behind the head: versions, and seconds since its commit was stored, if
-    /// the store tells.
-    fn lag(&self, py: Python<'_>, version: u64) -> PyResult<(u64, Option<f64>)> {
-        let Lag {
-            versions, seconds, ..
-        } = self
-            .store
-            .get()
-            .work(py, How::default(), |store, _| Ok(lag(store, version)))?;
-        Ok((versions, seconds))
+    /// How far a version is behind the head, as far as the store tells.
+    fn lag(&self, py: Python<'_>, version: u64) -> PyResult<LagFigures> {
+        let store = self.store.get();
+        let lag = store.work(py, How::default(), |store, _| Ok(lag(store, version)))?;
+        Ok(LagFigures {
+            versions: lag.versions,
+            seconds: lag.seconds,
+        })
     }
 
     /// When a version was published, by the store's clock, if the store tells.
@@ -483,9 +541,9 @@ impl Follower {
     }
 
     /// Name, dtype and shape of the tensors in memory.
-    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
+    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<TensorForm>> {
         match free(py, &self.copy)?.get(py)? {
-            Keeper::Memory(subscriber) => Ok(rows(subscriber.state().tensors())),
+            Keeper::Memory(subscriber) => Ok(forms(subscriber.state().tensors())),
             Keeper::Into(_) | Keeper::Directory(_) => {
                 Err(usage(py, "its tensors are elsewhere", None))
             }
@@ -598,12 +656,7 @@ impl Follower {
         own: usize,
         all: Vec<PyBackedBytes>,
     ) -> PyResult<()> {
-        let lent = placed
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let mut lent = lent.ok_or_else(|| usage(py, "this has been bound", None))?;
+        let lent = bound_once(py, placed)?;
         let told = all
             .iter()
             .map(|word| serde_json::from_slice(word))
@@ -613,10 +666,23 @@ impl Follower {
         let (all, unused): (Vec<Vec<Vec<Elements>>>, Vec<BTreeSet<String>>) =
             told.into_iter().unzip();
         let needs = |name: &str| !unused.iter().all(|unused| unused.contains(name));
-        lent.places_mut()
-            .divide(own, &all, needs)
-            .map_err(|error| raised(py, &error))?;
-        self.with_into(py, |follower| follower.bind(lent))
+        self.bind_divided(py, lent, own, &all, needs)
+    }
+
+    /// Follows the chain with these from now on, if no other process has any. `unused` are the
+    /// names of tensors that are not needed.
+    fn bind_alone(
+        &self,
+        py: Python<'_>,
+        placed: &FoundTensors,
+        unused: BTreeSet<String>,
+    ) -> PyResult<()> {
+        let lent = bound_once(py, placed)?;
+        let places = lent.places();
+        let parts = (0..places.tensors().len()).map(|number| places.parts(number));
+        let elements = parts.map(|parts| parts.iter().map(|part| part.elements().into()).collect());
+        let own: Vec<Vec<Elements>> = elements.collect();
+        self.bind_divided(py, lent, 0, &[own], |name| !unused.contains(name))
     }
 
     /// Proves the changes of a version.
@@ -761,6 +827,20 @@ impl Follower {
         Ok(work(follower))
     }
 
+    /// Follows the chain with tensors of which the processes have these elements.
+    fn bind_divided(
+        &self,
+        py: Python<'_>,
+        mut lent: LentMemory,
+        own: usize,
+        all: &[Vec<Vec<Elements>>],
+        needs: impl Fn(&str) -> bool,
+    ) -> PyResult<()> {
+        let divided = lent.places_mut().divide(own, all, needs);
+        divided.map_err(|error| raised(py, &error))?;
+        self.with_into(py, |follower| follower.bind(lent))
+    }
+
     /// The processes that hold the tensors together.
     fn peers(&self, ranks: Option<Py<PyAny>>) -> Box<dyn Peers + Send> {
         match ranks {
@@ -773,22 +853,17 @@ impl Follower {
     }
 
     /// Prepares a version, or the head.
-    fn prepared(
-        &self,
-        py: Python<'_>,
-        version: Option<u64>,
-        how: &mut How,
-    ) -> PyResult<PollResult> {
+    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<Outcome> {
         let polled = self.with_copy(py, how, |copy, watch| {
             of_each!(copy, follower, wrap => {
                 let made = follower.prepare(version, watch).map(|made| made.map(|made| PreparedUpdate::of(made, wrap)));
-                PollResult::of(made, |error| follower.is_missing(version, error, watch))
+                Outcome::of(made, |error| follower.is_missing(version, error, watch))
             })
         })?;
         let unsigned = self.unsigned(py)?;
         how.is_unsigned = unsigned.is_some();
         how.waits_for = unsigned.or_else(|| match &polled {
-            Some(PollResult::Missing(error)) => Some(format!("{error:#}")),
+            Some(Outcome::Missing(error)) => Some(format!("{error:#}")),
             _ => None,
         });
         polled.ok_or_else(|| cancelled(py))
@@ -875,6 +950,14 @@ impl Follower {
     }
 }
 
+/// The tensors that have been found, which are bound once.
+fn bound_once(py: Python<'_>, placed: &FoundTensors) -> PyResult<LentMemory> {
+    let mut found = placed.0.lock().unwrap_or_else(PoisonError::into_inner);
+    found
+        .take()
+        .ok_or_else(|| usage(py, "this has been bound", None))
+}
+
 fn not_into(py: Python<'_>) -> PyErr {
     usage(py, "its tensors are not the caller's", None)
 }
@@ -897,8 +980,12 @@ fn deadline(timeout: Option<f64>) -> Option<Instant> {
 impl SwitchFacts {
     fn of<D>(switched: &SwitchReport<D>) -> Self {
         let times = switched.times;
-        let times =
-            [times.plan, times.download, times.build, times.switch].map(|time| time.as_secs_f64());
+        let times = SwitchTimes {
+            plan: times.plan.as_secs_f64(),
+            download: times.download.as_secs_f64(),
+            build: times.build.as_secs_f64(),
+            switch: times.switch.as_secs_f64(),
+        };
         let fallback = switched.fallback.map(Fallback::name);
         Self {
             downloaded: switched.downloaded,
@@ -960,18 +1047,18 @@ impl PreparedUpdate {
     }
 
     /// The tensors of a version for memory of the library; none for others.
-    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
+    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<TensorForm>> {
         let made = free(py, &self.made)?;
         let Pending::Memory(patches) = made.get(py)? else {
             return Ok(Vec::new());
         };
         let tables = patches.patch_sets().iter().map(PatchSet::table);
-        Ok(tables.flat_map(|table| rows(&table.tensors)).collect())
+        Ok(tables.flat_map(|table| forms(&table.tensors)).collect())
     }
 
     /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the
     /// order of shards and names.
-    fn patches(&self, py: Python<'_>, begin: usize) -> PyResult<Vec<PatchRow>> {
+    fn patches(&self, py: Python<'_>, begin: usize) -> PyResult<Vec<TensorPatch>> {
         let guard = free(py, &self.made)?;
         let made = guard.get(py)?;
         let rows = run(py, &How::default(), |_| {
@@ -984,7 +1071,7 @@ impl PreparedUpdate {
             }
             Ok(rows)
         })?;
-        Ok(rows.finish())
+        rows.finish(py)
     }
 
     /// The facts that have been told of the switch to it; None before.
@@ -1005,14 +1092,19 @@ impl PreparedUpdate {
     /// The changes that a version that is taken in place writes, by the addresses of the storages
     /// and the numbers of the 16 MiB of each: sums of old and of new values; None for a version
     /// that is loaded as a whole.
-    fn changes(&self, py: Python<'_>) -> PyResult<Option<Vec<SumsRow>>> {
+    fn changes(&self, py: Python<'_>) -> PyResult<Option<Vec<PieceSums>>> {
         if self.version_in_place(py)?.is_whole() {
             return Ok(None);
         }
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let row = |(&(address, piece), sums): (&(usize, u64), &[Sums; 2])| {
-            let [old, new] = sums.map(Sums::numbers);
-            (address, piece, old, new)
+        let row = |(&(storage, piece), sums): (&(usize, u64), &[Sums; 2])| {
+            let [old, new] = sums.map(|sums| sums.numbers().into());
+            PieceSums {
+                storage,
+                piece,
+                old,
+                new,
+            }
         };
         Ok(Some(sums.iter().map(row).collect()))
     }
@@ -1023,16 +1115,11 @@ impl PreparedUpdate {
     }
 
     /// Name, dtype, shape and digest of the tensors of the version that are selected.
-    fn table(&self, py: Python<'_>) -> PyResult<Vec<TableRow>> {
+    fn table(&self, py: Python<'_>) -> PyResult<Vec<TensorDigest>> {
         let version = self.version_in_place(py)?;
-        let row = |(info, digest): (&TensorInfo, Digest)| {
-            (
-                info.name().to_owned(),
-                info.dtype().name().to_owned(),
-                info.shape().to_vec(),
-                digest.to_string(),
-            )
-        };
-        Ok(version.tensors().into_iter().map(row).collect())
+        let tensors = version.tensors().into_iter();
+        Ok(tensors
+            .map(|(info, digest)| TensorDigest::of(info, digest))
+            .collect())
     }
 }

@@ -3,6 +3,7 @@ comes in, nothing comes out that `except Exception` does not catch."""
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -198,3 +199,34 @@ def test_what_comes_out_is_an_exception_of_a_few_kinds(
                     if not isinstance(error, EXPECTED) or isinstance(error, dc.InternalError):
                         wrong.append(f"{name}, {odd!r:.60}: {type(error).__name__}: {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_becomes_json_within_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> Any:
+        raise AssertionError("JSON within one process")
+
+    for name in ("dumps", "loads"):
+        monkeypatch.setattr(json, name, refuse)
+    chain, copy = tmp_path / "chain", tmp_path / "copy"
+    with dc.Publisher(chain, profile="local", once="step") as publisher:
+        for step in (1, 2, 2):
+            weights = {"w": numpy.full(64, step, "u1")}
+            published = publisher.publish(weights, metadata={"step": step})
+        assert (published.version, published.is_new, published.elements) == (1, False, 0)
+        assert publisher.newest is not None and publisher.newest.metadata == {"step": "2"}
+    into = {"w": numpy.zeros(64, "u1")}
+    with dc.Subscriber(chain, into=into) as subscriber:
+        for version in range(2):
+            subscriber.prepare(version).apply()
+        assert into["w"].tolist() == [2] * 64
+    dc.pull(chain, copy)
+    assert [version.version for version in dc.log(chain)] == [1, 0]
+    assert dc.show(chain, 0).metadata == {"step": "1"}
+    assert dc.status(copy).version == 1
+    assert dc.fsck(chain).healthy and dc.fsck(copy).healthy
+    assert dc.doctor(chain).healthy
+    assert dc.prune(chain, keep_last=1, dry_run=True).kept == (1,)
+    assert dc.mirror(chain, tmp_path / "mirror").version == 1
+    assert dc.compact(chain, snapshot=True).version == 1

@@ -6,6 +6,8 @@ Of subscribers every third line by default; `DELTACHAIN_INTERRUPTED=all` interru
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import os
 import random
@@ -24,6 +26,7 @@ from conftest import as_bytes
 from test_torn import interrupted
 
 import deltachain as dc
+from deltachain import _native
 
 # Lines of a subscriber from one interrupt to the next.
 STRIDE = 1 if os.environ.get("DELTACHAIN_INTERRUPTED") == "all" else 3
@@ -44,27 +47,40 @@ def weights(number: int) -> dict[str, dc.Tensor]:
     return {"w": dc.Tensor("U8", (64,), bytes([number % 251] * 64))}
 
 
-def interrupted_at(line: int, work: Callable[[], Any]) -> bool:
-    """Does this, with an interrupt at a line of the package, counted as they are run. Whether it
-    was so long."""
+def interrupted_at(
+    line: int,
+    work: Callable[[], Any],
+    unit: str = "line",
+    kept: list[BaseException] | None = None,
+) -> bool:
+    """Does this, with an interrupt at a line of the package, counted as they are run; or at an
+    instruction, also of contextlib, if the unit is `opcode`. Keeps the interrupt, and so all that
+    its traceback holds. Returns whether the work was so long."""
     left = line
+    files = (PACKAGE,) if unit == "line" else (PACKAGE, contextlib.__file__)
 
     def at_line(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if event == "line":
+        if event == unit:
             left -= 1
             if left < 0:
+                sys.settrace(None)
                 raise KeyboardInterrupt
         return at_line
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        return at_line if frame.f_code.co_filename.startswith(PACKAGE) else None
+        if not frame.f_code.co_filename.startswith(files):
+            return None
+        frame.f_trace_opcodes = unit == "opcode"
+        return at_line
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        with suppress(KeyboardInterrupt):
-            work()
+        work()
+    except KeyboardInterrupt as interrupt:
+        if kept is not None:
+            kept.append(interrupt)
     finally:
         sys.settrace(before)
     return left < 0
@@ -153,6 +169,138 @@ def test_an_interrupt_at_any_line(call: str, tmp_path: Path) -> None:
     assert line > 20
     ended(publisher.close)
     assert dc.fsck(tmp_path / "chain").problems == ()
+
+
+def test_a_lock_is_given_back_at_the_end_of_its_call_or_with_it() -> None:
+    lock = _native.CallLock()
+    with lock.call(), pytest.raises(dc.UsageError, match="another thread is using it"):
+        lock.call().__enter__()
+    lost = lock.call()
+    lost.__enter__()
+    with pytest.raises(dc.UsageError):
+        lock.call().__enter__()
+    # An exception came before `with` had it.
+    del lost
+    with pytest.raises(KeyboardInterrupt), lock.call():
+        raise KeyboardInterrupt
+    with lock.call():
+        pass
+
+
+def head_of(publisher: dc.Publisher) -> Any:
+    return publisher.head
+
+
+def refused(publisher: dc.Publisher) -> Any:
+    """A call that ends with an error."""
+    with suppress(dc.UsageError):
+        publisher.publish(5)
+
+
+@pytest.mark.parametrize("call", [head_of, dc.Publisher.wait, refused])
+def test_an_interrupt_at_any_instruction_gives_the_lock_back(
+    call: Callable[[dc.Publisher], Any], tmp_path: Path
+) -> None:
+    """Also while somebody keeps the interrupt, and with it the frames of the call."""
+    publisher = dc.Publisher(tmp_path / "chain")
+    kept: list[BaseException] = []
+    number, is_inside = 0, True
+    while is_inside:
+        is_inside = interrupted_at(number, lambda: call(publisher), "opcode", kept)
+        assert ended(lambda: publisher.head) is None, number
+        number += 1
+    assert len(kept) == number - 1 > 100
+    publisher.close()
+
+
+def test_an_exception_of_another_thread_at_any_time_gives_the_lock_back(tmp_path: Path) -> None:
+    class Thrown(BaseException):
+        pass
+
+    publisher = dc.Publisher(tmp_path / "chain")
+    throw = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    begun, caught, is_over = 0, [], False
+
+    def run() -> None:
+        nonlocal begun
+        while not is_over:
+            try:
+                begun += 1
+                while not is_over:
+                    publisher.wait()
+            except Thrown as thrown:
+                caught.append(thrown)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    for number in range(1001):
+        while begun <= number and thread.is_alive():
+            thread.join(0.0001)
+        assert thread.is_alive(), f"another error than the exception, after {len(caught)}"
+        if number < 1000:
+            throw(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Thrown))
+    is_over = True
+    thread.join(60)
+    assert not thread.is_alive() and len(caught) == 1000
+    assert ended(lambda: publisher.head) is None
+    publisher.close()
+
+
+class Paused:
+    """A call in a thread of its own that stops at a line of the package, counted as they are
+    run."""
+
+    def __init__(self, line: int, work: Callable[[], Any]) -> None:
+        self.result: Any = None
+        self._left, self._work = line, work
+        self._has_stopped, self._may_go_on = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._has_stopped.wait(60)
+
+    def _run(self) -> None:
+        sys.settrace(self._trace)
+        try:
+            self.result = self._work()
+        except dc.UsageError as error:
+            self.result = error
+        finally:
+            sys.settrace(None)
+            self._has_stopped.set()
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        return self._at_line if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def _at_line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            self._left -= 1
+            if self._left < 0 and not self._has_stopped.is_set():
+                self._has_stopped.set()
+                assert self._may_go_on.wait(60)
+        return self._at_line
+
+    def end(self) -> Any:
+        """What the call returns or raises."""
+        self._may_go_on.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.result
+
+
+def test_of_two_calls_that_begin_together_one_is_done(tmp_path: Path) -> None:
+    publisher = dc.Publisher(tmp_path / "chain")
+    publisher.publish(weights(0))
+    refused_calls = 0
+    for first_line in range(12):
+        for second_line in (*range(12), *range(12, 100, 8)):
+            calls = [Paused(line, lambda: publisher.head) for line in (first_line, second_line)]
+            results = [call.end() for call in calls]
+            refusals = [result for result in results if result != 0]
+            assert len(refusals) < 2, (first_line, second_line)
+            assert all("another thread is using it" in str(refusal) for refusal in refusals)
+            refused_calls += len(refusals)
+    assert refused_calls > 0, "they were never there together"
+    publisher.close()
 
 
 @pytest.mark.parametrize("seed", range(DRAWN))

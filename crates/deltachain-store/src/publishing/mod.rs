@@ -4,6 +4,7 @@ pub(crate) mod commit;
 pub(crate) mod finite;
 pub(crate) mod job;
 pub(crate) mod kept;
+pub(crate) mod known_head;
 pub(crate) mod model;
 pub(crate) mod new_link;
 pub(crate) mod once;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust};
-use deltachain::tensor::{Digest, StateDigests};
+use deltachain::chain::{Commit, ObjectName, Parent, Route, Trust};
+use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
 use crate::access::attempt::Attempt;
@@ -19,6 +19,7 @@ use crate::assets::in_store::LEAVE_OUT;
 use crate::observer::Observer;
 use crate::publishing::commit::{Committed, check_complete, commit};
 use crate::publishing::job::{Job, StoredLinks};
+use crate::publishing::known_head::{KnownHead, OwnParts, PreparedParts};
 use crate::publishing::model::{End, Model};
 use crate::publishing::new_link::RouteCoding;
 use crate::publishing::once::skipped_step;
@@ -41,68 +42,14 @@ pub struct Publisher {
     chain: Vec<u8>,
     /// The keys whose versions it follows, if that matters.
     trust: Option<Trust>,
-    /// The commit that was last known to be signed as the trust wants it.
-    signed: Option<Digest>,
-    /// The commit that this publisher has made, or that had no note when it asked: one that a
-    /// publisher without a key may follow.
-    without_note: Option<Digest>,
-    /// The highest version that it has followed or published, with the digest of its commit.
-    head: Option<(u64, Digest)>,
-    /// Whether it is not certain that the head can be built: the next version gets a snapshot.
-    is_cut_off: bool,
-    /// The same as it is given if a step is there already; `None` if there is none, or this
-    /// publisher has not read it.
-    newest: Option<PublishReport>,
-    /// The head as [`repeated`](Self::repeated) has just read it, for the call that comes next.
-    read: Option<Parent>,
-    /// The parts that this publisher published last, with the digest of the commit.
-    last: Option<(Digest, OwnParts)>,
-    /// The parts that it has stored and not committed yet.
-    prepared: Option<PreparedParts>,
+    /// What it remembers of the head.
+    known: KnownHead,
     /// The documents that have been read to prune.
     documents: Documents,
 }
 
 /// New other files of fewer bytes than this are usual.
 const MUCH: u64 = 1 << 20;
-
-/// The digests and assets that are remembered of the parts of a version that this publisher has
-/// made.
-#[derive(Debug, Default)]
-struct OwnParts {
-    /// Digests of each shard, by its number.
-    shards: BTreeMap<usize, StateDigests>,
-    /// The assets that the shards bring.
-    assets: Vec<Asset>,
-}
-
-impl OwnParts {
-    fn of(parts: &[ShardPart]) -> Self {
-        Self {
-            shards: parts
-                .iter()
-                .map(|part| (part.shard, part.table.digests.clone()))
-                .collect(),
-            assets: parts
-                .iter()
-                .flat_map(|part| &part.assets)
-                .cloned()
-                .collect(),
-        }
-    }
-}
-
-/// Shards whose links have been stored.
-#[derive(Debug)]
-struct PreparedParts {
-    /// The document that their version follows, and the cost of the path to it, if it is known.
-    parent: Parent,
-    path: Option<PathBytes>,
-    attempt: Attempt,
-    /// The session's number, which is in each of the parts.
-    session: u64,
-    own: OwnParts,
-}
 
 impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
@@ -132,14 +79,7 @@ impl Publisher {
             options,
             chain: chain.unwrap_or_default(),
             trust,
-            signed: None,
-            without_note: None,
-            head: None,
-            is_cut_off: false,
-            newest: None,
-            read: None,
-            last: None,
-            prepared: None,
+            known: KnownHead::default(),
             documents: Documents::new(),
         })
     }
@@ -175,13 +115,15 @@ impl Publisher {
         &mut self,
         metadata: &BTreeMap<String, String>,
     ) -> Result<Option<PublishReport>> {
-        self.read = None;
+        drop(self.known.take_fresh());
         if self.options.once.is_none() {
             return Ok(None);
         }
         let parent = self.parent()?;
         let head = self.known_repeated(metadata)?;
-        self.read = head.is_none().then_some(parent);
+        if head.is_none() {
+            self.known.keep_fresh(parent);
+        }
         Ok(head)
     }
 
@@ -196,21 +138,18 @@ impl Publisher {
     ) -> Result<Option<PublishReport>> {
         let mut own = self.options.metadata.clone();
         own.extend(metadata.clone());
-        let newest = self.newest.as_ref();
+        let newest = self.known.newest();
         let skipped = skipped_step(
             self.options.once.as_deref(),
             &own,
             newest.map(|newest| &newest.metadata),
         )?;
-        let Some(newest) = newest else {
+        let (Some(skipped), Some(report)) = (skipped, self.known.report()) else {
             return Ok(None);
         };
-        if self.is_cut_off {
-            return Ok(None);
-        }
-        Ok(skipped.map(|skipped| PublishReport {
+        Ok(Some(PublishReport {
             skipped: Some(skipped),
-            ..newest.clone()
+            ..report.clone()
         }))
     }
 
@@ -244,7 +183,7 @@ impl Publisher {
         base: Base<'_>,
         observer: &dyn Observer,
     ) -> Result<PublishReport> {
-        self.prepared = None;
+        self.known.discard_prepared();
         if let Some(head) = self.repeated(&BTreeMap::new())? {
             head.remark_skipped(observer);
             return Ok(head);
@@ -266,7 +205,7 @@ impl Publisher {
         } = made;
         let own = OwnParts::of(slice::from_ref(&part));
         if let (true, Some(head)) = (is_head, parent.head()) {
-            self.last = Some((parent.digest(), own));
+            self.known.set_own(parent.digest(), own);
             let (shards, elements) = (vec![part.table.digests], part.elements);
             return Ok(PublishReport {
                 shards,
@@ -274,7 +213,7 @@ impl Publisher {
                 ..PublishReport::head(head, parent.digest())
             });
         }
-        self.prepared = Some(PreparedParts {
+        self.known.prepare(PreparedParts {
             parent,
             path,
             attempt,
@@ -309,7 +248,7 @@ impl Publisher {
         of: usize,
         observer: &dyn Observer,
     ) -> Result<Vec<ShardPart>> {
-        self.prepared = None;
+        self.known.discard_prepared();
         let parent = self.parent()?;
         let path = self.path_to(&parent)?;
         let mut attempt = None;
@@ -329,7 +268,7 @@ impl Publisher {
         parts
             .iter_mut()
             .for_each(|part| (part.session, part.began) = (session, began));
-        self.prepared = Some(PreparedParts {
+        self.known.prepare(PreparedParts {
             parent,
             path,
             attempt,
@@ -367,11 +306,7 @@ impl Publisher {
         parts.sort_by_key(|part| part.shard);
         let (version, follows) = check_complete(&parts)?;
         let name = ObjectName::Commit(version);
-        let own = self
-            .prepared
-            .as_ref()
-            .filter(|own| own.parent.check_follows(version, follows).is_ok());
-        let (parent, path, mut attempts, session) = match own {
+        let (parent, path, mut attempts, session) = match self.known.prepared(version, follows) {
             Some(own) => (
                 own.parent.clone(),
                 own.path,
@@ -383,9 +318,11 @@ impl Publisher {
                     documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
                 read.check_follows(version, follows)?;
                 // The version may be there already.
-                if self.head.is_none_or(|(known, _)| known < version)
-                    || self.store.find(name)?.is_none()
-                {
+                let is_above = self
+                    .known
+                    .followed()
+                    .is_none_or(|(known, _)| known < version);
+                if is_above || self.store.find(name)?.is_none() {
                     self.check_head(&read)?;
                 }
                 let path = read.head().and_then(PathBytes::of);
@@ -401,7 +338,7 @@ impl Publisher {
             head.map(|head| &head.metadata),
         )?;
         if let (Some(skipped), Some(head)) = (skipped, head)
-            && !self.is_cut_off
+            && !self.known.is_cut_off()
         {
             let head = PublishReport {
                 skipped: Some(skipped),
@@ -420,30 +357,15 @@ impl Publisher {
         let Committed { published, doubt } =
             commit(&self.store, &parent, (path, &attempts), &parts, signing)?;
         if published.is_new {
-            self.committed(published.version, published.commit);
             let is_signed = self
                 .trust
                 .as_ref()
                 .is_some_and(|trust| self.options.sign.len() >= trust.quorum());
-            self.signed = is_signed.then_some(published.commit);
-            self.without_note = Some(published.commit);
-            self.is_cut_off = doubt.is_some();
+            self.known.publish(&published, is_signed, doubt.is_some());
         }
-        let unhashed = PublishReport {
-            shards: Vec::new(),
-            changed: 0,
-            elements: 0,
-            ..published.clone()
-        };
-        self.newest = Some(PublishReport {
-            unchanged_state: true,
-            is_new: false,
-            skipped: None,
-            ..unhashed
-        });
+        self.known.set_report(&published);
         published.remark_skipped(observer);
         if let Some(doubt) = doubt {
-            self.last = None;
             return Err(doubt);
         }
         if published.is_new {
@@ -455,29 +377,18 @@ impl Publisher {
 
     /// Another process has committed what this one prepared last: that is the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
-        self.head = Some((version, commit));
-        self.newest = None;
-        self.last = Some((
-            commit,
-            self.prepared
-                .take()
-                .map(|prepared| prepared.own)
-                .unwrap_or_default(),
-        ));
+        self.known.commit(version, commit);
     }
 
     /// The commit that the next version follows, or the chain document.
     fn parent(&mut self) -> Result<Parent> {
-        if let Some(parent) = self.read.take() {
+        if let Some(parent) = self.known.take_fresh() {
             return Ok(parent);
         }
-        let known = self.head.map(|(version, _)| version);
+        let known = self.known.followed().map(|(version, _)| version);
         let parent = documents::head(&self.store, Some(&self.chain), known, &self.options.limits)?;
         self.check_head(&parent)?;
-        self.head = parent.head().map(|head| (head.version, parent.digest()));
-        self.newest = parent
-            .head()
-            .map(|head| PublishReport::head(head, parent.digest()));
+        self.known.follow(&parent);
         Ok(parent)
     }
 
@@ -489,12 +400,12 @@ impl Publisher {
         if self.options.vouch == Some(commit) {
             return Ok(());
         }
-        match self.head {
+        match self.known.followed() {
             Some(known) => parent.check_goes_on(known)?,
             None => self.check_first(parent)?,
         }
         if let (Some(trust), Some(head)) = (&self.trust, parent.head())
-            && self.signed != Some(commit)
+            && !self.known.is_signed(commit)
         {
             check_head(
                 &self.store,
@@ -502,7 +413,7 @@ impl Publisher {
                 (head.version, commit),
                 trust,
             )?;
-            self.signed = Some(commit);
+            self.known.set_signed(commit);
         }
         Ok(())
     }
@@ -513,7 +424,7 @@ impl Publisher {
         let commit = parent.digest();
         if self.options.unsigned
             || !self.options.sign.is_empty()
-            || self.without_note == Some(commit)
+            || self.known.is_without_note(commit)
         {
             return Ok(());
         }
@@ -530,7 +441,7 @@ impl Publisher {
                 head.version
             )));
         }
-        self.without_note = Some(commit);
+        self.known.set_without_note(commit);
         Ok(())
     }
 
@@ -570,7 +481,8 @@ impl Publisher {
             .iter()
             .map(has_files)
             .filter(|found| !matches!(found, Ok(false)));
-        self.is_cut_off = !whole.next().unwrap_or(Ok(false))?;
+        let is_whole = whole.next().unwrap_or(Ok(false))?;
+        self.known.set_cut_off(!is_whole);
         Ok(())
     }
 
@@ -604,13 +516,10 @@ impl Publisher {
             named: None,
             digests: None,
         };
-        let last = self
-            .last
-            .as_ref()
-            .filter(|(commit, _)| *commit == parent.digest());
-        let own = last.and_then(|(_, own)| own.shards.get(&shard));
-        let known_assets = last.map_or(&[][..], |(_, own)| &own.assets);
-        let is_cut_off = self.is_cut_off;
+        let last = self.known.own(parent);
+        let own = last.and_then(|own| own.shards.get(&shard));
+        let known_assets = last.map_or(&[][..], |own| &own.assets);
+        let is_cut_off = self.known.is_cut_off();
         Job {
             store,
             parent,

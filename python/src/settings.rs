@@ -1,0 +1,24 @@
+//! Settings that Python gives by their names.
+
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::prelude::*;
+use pyo3::{Borrowed, FromPyObject};
+
+/// Settings in a mapping from names to values, or in the attributes of an object. A value that is
+/// refused raises its own error, without the names that its struct and field have in Rust.
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<'a, 'py, T: FromPyObjectOwned<'py>> FromPyObject<'a, 'py> for Named<T> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let settings: Result<T, _> = object.extract();
+        settings.map(Self).map_err(|error| {
+            let mut error: PyErr = error.into();
+            while let Some(cause) = error.cause(object.py()) {
+                error = cause;
+            }
+            error
+        })
+    }
+}
