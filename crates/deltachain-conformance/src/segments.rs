@@ -1,23 +1,24 @@
-//! `inspect --segments`: each segment as it is coded (SPEC sections 7 and 8), for people who write
-//! a reader or look for a fault in one.
+//! `segments`: each segment of a link as it is coded (SPEC sections 7 and 8), for people who write a
+//! reader or look for a fault in one.
+
+use std::io::Write;
+use std::process::ExitCode;
 
 use deltachain::format::{HEADER_BYTES, PositionCoding, Positions, SegmentEntry, Table, Values};
-use deltachain::{Result, StreamLengths};
-use rayon::prelude::*;
+use deltachain::{FileSource, Limits, LinkReader, StreamLengths};
 use serde_json::{Value, json};
 
-use crate::inputs::OpenedLink;
-use crate::interrupt;
-use crate::numbers::{counted, grouped};
-use crate::output::{Output, printable};
-use crate::table::layout;
+use crate::args::SegmentsArgs;
+use crate::problem::{Problem, Result};
+
+type Link = LinkReader<FileSource>;
 
 /// How many coded lanes of each part and context are shown.
 const FIRST: usize = 4;
 
 /// A segment as its bytes say it.
 #[derive(Debug)]
-pub(crate) struct SegmentView<'a> {
+struct SegmentView<'a> {
     /// Where it stands in the file.
     offset: u64,
     entry: SegmentEntry,
@@ -44,37 +45,39 @@ struct Run {
     first: Vec<(u64, u64)>,
 }
 
-/// Reads all segments.
-pub(crate) fn read(link: &OpenedLink, output: Output) -> Result<Vec<SegmentView<'_>>> {
-    let (header, index) = (link.reader.header(), link.reader.index());
-    let meter = output.meter("reading", header.segments_length);
-    let mut offset = HEADER_BYTES + header.index_stored;
-    let offsets = index.segments.iter().map(|entry| {
-        let own = offset;
-        offset += entry.stored_length;
-        own
-    });
-    let offsets: Vec<u64> = offsets.collect();
-    let read = |(number, offset): (usize, u64)| {
-        let shown = shown(link, number, offset)?;
-        deltachain::Progress::advance(&meter, shown.entry.stored_length)?;
-        Ok(shown)
-    };
-    let shown = offsets
-        .into_par_iter()
-        .enumerate()
-        .map(read)
-        .collect::<Result<_>>()?;
-    interrupt::check()?;
-    Ok(shown)
+/// Writes all segments to standard output, as an array of JSON.
+pub(crate) fn run(args: &SegmentsArgs) -> Result<ExitCode> {
+    let failed = |error: deltachain::Error| Problem::from(error.in_file(&args.link));
+    let link = FileSource::open(&args.link)
+        .and_then(|source| LinkReader::open(source, &Limits::default()))
+        .map_err(failed)?;
+    let segments: Value = read(&link)
+        .map_err(failed)?
+        .iter()
+        .map(SegmentView::json)
+        .collect();
+    let text = serde_json::to_string_pretty(&segments).map_err(Problem::failed)?;
+    writeln!(anstream::stdout(), "{text}").map_err(Problem::failed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<SegmentView<'_>> {
-    let segment = link.reader.segment(number)?;
-    let index = link.reader.index();
+/// Reads all segments.
+fn read(link: &Link) -> deltachain::Result<Vec<SegmentView<'_>>> {
+    let mut offset = HEADER_BYTES + link.header().index_stored;
+    let mut segments = Vec::new();
+    for number in 0..link.index().segments.len() {
+        let segment = read_segment(link, number, offset)?;
+        offset += segment.entry.stored_length;
+        segments.push(segment);
+    }
+    Ok(segments)
+}
+
+fn read_segment(link: &Link, number: usize, offset: u64) -> deltachain::Result<SegmentView<'_>> {
+    let segment = link.segment(number)?;
+    let index = link.index();
     let entry = index.segments[number];
     let parts = link
-        .reader
         .parts(number)
         .iter()
         .enumerate()
@@ -104,135 +107,7 @@ fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<SegmentView<'_
     })
 }
 
-/// All segments for people, two tables each.
-pub(crate) fn as_text(segments: &[SegmentView<'_>]) -> String {
-    if segments.is_empty() {
-        return "no segments: no tensor has coded lanes".to_owned();
-    }
-    let mut lines: Vec<String> = segments
-        .iter()
-        .enumerate()
-        .map(|(number, segment)| segment.text(number))
-        .collect();
-    lines.push(
-        "first: for each of the first coded lanes its number in the tensor, or, where that depends on the base, its\n\
-         rank among the lanes of its context (r5); then its new bits as a hexadecimal number, or its difference."
-            .to_owned(),
-    );
-    lines.join("\n\n")
-}
-
-/// All segments for machines.
-pub(crate) fn as_json(segments: &[SegmentView<'_>]) -> Value {
-    segments.iter().map(SegmentView::json).collect()
-}
-
 impl SegmentView<'_> {
-    fn text(&self, number: usize) -> String {
-        let Self {
-            entry:
-                SegmentEntry {
-                    coding,
-                    stored_length,
-                    crc,
-                },
-            offset,
-            table,
-            ..
-        } = self;
-        let title = format!(
-            "segment {number}  {}, lanes of {}, {}, {}; {} bytes from {} on, CRC {crc:08x}",
-            coding.describe(),
-            counted(coding.lane_bytes, "byte", "bytes"),
-            counted(table.contexts, "context", "contexts"),
-            counted(self.parts.len(), "part", "parts"),
-            grouped(*stored_length),
-            grouped(*offset),
-        );
-        let streams: Vec<Vec<String>> = self
-            .streams
-            .iter()
-            .map(|stream| {
-                vec![
-                    grouped(stream.raw),
-                    grouped(stream.stored),
-                    stream.name.to_owned(),
-                ]
-            })
-            .collect();
-        let streams = layout(">raw|>stored|stream", &streams);
-        let columns =
-            ">part|>piece|>lanes|>context|exponents|positions|symbols|>count|>coded|first|tensor";
-        let mut rows = Vec::new();
-        for (place, part) in self.parts.iter().enumerate() {
-            for (context, run) in part.runs.iter().enumerate() {
-                rows.push(vec![
-                    grouped(place as u64),
-                    grouped(part.piece),
-                    grouped(part.lanes),
-                    context.to_string(),
-                    self.exponents(place, context),
-                    self.positions(context),
-                    table
-                        .widths
-                        .get(context)
-                        .map_or_else(|| "-".to_owned(), |width| format!("{width} bits")),
-                    grouped(table.counts(place)[context].into()),
-                    grouped(run.coded as u64),
-                    self.first(part, run),
-                    printable(part.tensor),
-                ]);
-            }
-        }
-        format!("{title}\n{streams}\n{}", layout(columns, &rows))
-    }
-
-    /// Exponent fields of the base lanes that a context of a part has as its members.
-    fn exponents(&self, part: usize, context: usize) -> String {
-        let thresholds = self.table.thresholds(part);
-        let begin = context
-            .checked_sub(1)
-            .map_or(0, |before| thresholds[before]);
-        match thresholds.get(context) {
-            None if begin == 0 => "all".to_owned(),
-            None => format!("{begin}-"),
-            Some(&end) if end <= begin => "none".to_owned(),
-            Some(&end) => format!("{begin}-{}", end - 1),
-        }
-    }
-
-    fn positions(&self, context: usize) -> String {
-        match self.table.positions.get(context) {
-            None => "all".to_owned(),
-            Some(PositionCoding::Bitmap) => "bitmap".to_owned(),
-            Some(PositionCoding::Gaps(shift)) => format!("gaps, shift {shift}"),
-        }
-    }
-
-    fn first(&self, part: &PartView<'_>, run: &Run) -> String {
-        if run.coded == 0 {
-            return "-".to_owned();
-        }
-        let lane = |rank: u64| match self.lane(part, rank) {
-            Some(lane) => lane.to_string(),
-            None => format!("r{rank}"),
-        };
-        let value = |value: u64| match self.difference(value) {
-            Some(difference) => format!("{difference:+}"),
-            None => self.bits(value),
-        };
-        let shown = run
-            .first
-            .iter()
-            .map(|&(rank, bits)| format!("{} {}", lane(rank), value(bits)));
-        let more = if run.coded > run.first.len() {
-            ", ..."
-        } else {
-            ""
-        };
-        shown.collect::<Vec<_>>().join(", ") + more
-    }
-
     /// The lane's number in its tensor, if that can be known without the base.
     fn lane(&self, part: &PartView<'_>, rank: u64) -> Option<u64> {
         (self.table.contexts == 1).then_some(part.begin + rank)
