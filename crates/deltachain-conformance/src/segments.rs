@@ -1,7 +1,7 @@
-//! `segments`: each segment of a link as it is coded (SPEC sections 7 and 8), for people who write a
-//! reader or look for a fault in one.
+//! `segments`: each segment of a link as it is coded (SPEC sections 7 and 8), for people who write
+//! a reader or look for a fault in one.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use deltachain::format::{HEADER_BYTES, PositionCoding, Positions, SegmentEntry, Table, Values};
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &SegmentsArgs) -> Result<ExitCode> {
         .map(SegmentView::json)
         .collect();
     let text = serde_json::to_string_pretty(&segments).map_err(Problem::failed)?;
-    writeln!(anstream::stdout(), "{text}").map_err(Problem::failed)?;
+    writeln!(io::stdout(), "{text}").map_err(Problem::failed)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -137,7 +137,8 @@ impl SegmentView<'_> {
                 Some(PositionCoding::Bitmap) => ("bitmap", None),
                 Some(PositionCoding::Gaps(shift)) => ("gaps", Some(*shift)),
             };
-            json!({ "positions": positions, "shift": shift, "symbol_bits": self.table.widths.get(context) })
+            let symbol_bits = self.table.widths.get(context);
+            json!({ "positions": positions, "shift": shift, "symbol_bits": symbol_bits })
         });
         let streams = self.streams.iter();
         let streams = streams.map(|s| json!({ "name": s.name, "raw": s.raw, "stored": s.stored }));
@@ -172,7 +173,8 @@ impl SegmentView<'_> {
             let first = run.first.iter().map(|&(rank, value)| {
                 let difference = self.difference(value);
                 let bits = difference.is_none().then(|| self.bits(value));
-                json!({ "rank": rank, "lane": self.lane(part, rank), "bits": bits, "difference": difference })
+                let lane = self.lane(part, rank);
+                json!({ "rank": rank, "lane": lane, "bits": bits, "difference": difference })
             });
             json!({ "count": count, "coded": run.coded, "first": first.collect::<Vec<_>>() })
         });

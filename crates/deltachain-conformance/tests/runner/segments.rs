@@ -61,7 +61,10 @@ fn segments_are_shown_as_they_are_coded() {
         (&json!("t"), &json!(0), &json!(5000))
     );
     // With absolute values there is one context, and lanes are known without the base.
-    let lane = |lane: u64, bits: &str| json!({ "rank": lane, "lane": lane, "bits": bits, "difference": null });
+    let lane = |lane: u64, bits: &str| {
+        let rank = lane;
+        json!({ "rank": rank, "lane": lane, "bits": bits, "difference": null })
+    };
     let first = [
         lane(3, "AB"),
         lane(7, "00"),
