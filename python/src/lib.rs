@@ -50,7 +50,7 @@ mod native {
         },
         patches::compare,
         places::TensorPlace,
-        publisher::{Publisher, Snapshot, checkpoint},
+        publisher::{Publisher, Snapshot, checkpoint, divide},
         signing::{public_key, secret_key},
         store::Store,
         stream::Stream,

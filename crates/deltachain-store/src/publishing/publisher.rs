@@ -6,8 +6,8 @@ use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust};
-use deltachain::tensor::{Digest, StateDigests};
-use deltachain::{Error, Result};
+use deltachain::tensor::{Digest, TensorInfo};
+use deltachain::{Error, Result, StateTable};
 
 use crate::access::attempt::Attempt;
 use crate::access::documents::{self, Documents};
@@ -18,7 +18,8 @@ use crate::assets::excluded::Excluded;
 use crate::assets::in_store::LEAVE_OUT;
 use crate::observer::Observer;
 use crate::publishing::commit::{Committed, check_complete, commit};
-use crate::publishing::job::{Job, StoredLinks};
+use crate::publishing::job::{Job, JobBase, StoredLinks};
+use crate::publishing::kept::KeptVersion;
 use crate::publishing::model::{End, Model};
 use crate::publishing::new_link::RouteCoding;
 use crate::publishing::once::skipped_step;
@@ -28,6 +29,8 @@ use crate::publishing::policy::{PathBytes, Snapshots};
 use crate::publishing::published::{Head, PublishReport};
 use crate::publishing::signing::{check_head, has_note, trust_of};
 use crate::retention::{Keep, plan_again, prune};
+
+mod whole;
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
 ///
@@ -66,12 +69,12 @@ pub struct Publisher {
 /// New other files of fewer bytes than this are usual.
 const MUCH: u64 = 1 << 20;
 
-/// The digests and assets that are remembered of the parts of a version that this publisher has
+/// The tables and assets that are remembered of the parts of a version that this publisher has
 /// made.
 #[derive(Debug, Default)]
 struct OwnParts {
-    /// Digests of each shard, by its number.
-    shards: BTreeMap<usize, StateDigests>,
+    /// The table of each shard, by its number.
+    shards: BTreeMap<usize, StateTable>,
     /// The assets that the shards bring.
     assets: Vec<Asset>,
 }
@@ -81,7 +84,7 @@ impl OwnParts {
         Self {
             shards: parts
                 .iter()
-                .map(|part| (part.shard, part.table.digests.clone()))
+                .map(|part| (part.shard, part.table.clone()))
                 .collect(),
             assets: parts
                 .iter()
@@ -90,6 +93,26 @@ impl OwnParts {
                 .collect(),
         }
     }
+
+    /// The tensors of each shard.
+    fn tensors(&self) -> Vec<Vec<TensorInfo>> {
+        self.shards
+            .values()
+            .map(|table| table.tensors.clone())
+            .collect()
+    }
+}
+
+/// A shard of the next version, to be made.
+struct NewShard<'a> {
+    number: usize,
+    /// How many shards there are.
+    of: usize,
+    model: Model<'a>,
+    /// Whether no link is stored if the shard is the head's.
+    if_changed: bool,
+    /// The share of the shard's elements that may differ from the head.
+    max_changed: Option<f64>,
 }
 
 /// Shards whose links have been stored.
@@ -223,6 +246,10 @@ impl Publisher {
     /// A failure before that leaves the chain unchanged. A state that equals the head's becomes a
     /// version too, unless [`PublishOptions::if_changed`] is set.
     ///
+    /// If the head has several shards, the version has as many: each tensor stays in its shard, and
+    /// new ones are [divided](crate::divide) among them. With [`Base::Nothing`], all tensors are
+    /// divided anew, unless this publisher has made the head.
+    ///
     /// If other threads write to a state in memory meanwhile, some version of each piece is
     /// published, or nothing if several links are needed.
     ///
@@ -251,11 +278,21 @@ impl Publisher {
         }
         let parent = self.parent()?;
         let path = self.path_to(&parent)?;
+        let of = parent.head().map_or(1, |head| head.shards.len());
+        if of > 1 {
+            return self.publish_shards((parent, path), model.into(), base, observer);
+        }
+        let shard = NewShard {
+            number: 0,
+            of,
+            model: model.into(),
+            if_changed: self.options.if_changed,
+            max_changed: self.options.max_changed,
+        };
         let made = self.make(
             (&parent, path),
-            (0, model.into(), base),
-            1,
-            self.options.if_changed,
+            shard,
+            self.given(&parent, 0, base),
             observer,
         )?;
         let StoredLinks {
@@ -282,13 +319,8 @@ impl Publisher {
             own,
         });
         let published = self.commit(vec![part], BTreeMap::new(), observer)?;
-        if let Some(mut work) = work {
-            // The version has been published, even if the directory stays behind.
-            if let Err(error) = work.bring_to(published.version, None, observer) {
-                observer.remark(&format!(
-                    "the work directory stays at the previous version for now: {error}"
-                ));
-            }
+        if let Some(work) = work {
+            bring_work(work, published.version, observer);
         }
         Ok(published)
     }
@@ -314,15 +346,32 @@ impl Publisher {
         let path = self.path_to(&parent)?;
         let mut attempt = None;
         let mut parts: Vec<ShardPart> = Vec::new();
-        for shard in shards {
-            let made = self.make((&parent, path), shard, of, false, observer)?;
+        for (number, model, base) in shards {
+            let shard = NewShard {
+                number,
+                of,
+                model,
+                if_changed: false,
+                max_changed: self.options.max_changed,
+            };
+            let base = self.given(&parent, number, base);
+            let made = self.make((&parent, path), shard, base, observer)?;
             attempt.get_or_insert(made.attempt);
             parts.push(made.part);
         }
-        let (attempt, session) = (
-            attempt.unwrap_or_else(|| Attempt::begin(&self.store)),
-            rand::random(),
-        );
+        let attempt = attempt.unwrap_or_else(|| Attempt::begin(&self.store));
+        self.keep_prepared((parent, path), attempt, &mut parts);
+        Ok(parts)
+    }
+
+    /// Remembers parts that have been prepared together.
+    fn keep_prepared(
+        &mut self,
+        (parent, path): (Parent, Option<PathBytes>),
+        attempt: Attempt,
+        parts: &mut [ShardPart],
+    ) {
+        let session = rand::random();
         let began = attempt
             .earliest
             .and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
@@ -334,9 +383,8 @@ impl Publisher {
             path,
             attempt,
             session,
-            own: OwnParts::of(&parts),
+            own: OwnParts::of(parts),
         });
-        Ok(parts)
     }
 
     /// Makes a version of all its shards, in any order: all of them become visible, or none.
@@ -583,20 +631,38 @@ impl Publisher {
         }
     }
 
+    /// The parts of the head, if this publisher has made it.
+    fn own_parts(&self, parent: &Parent) -> Option<&OwnParts> {
+        let (commit, own) = self.last.as_ref()?;
+        (*commit == parent.digest()).then_some(own)
+    }
+
+    /// The base of a shard as the caller has given it.
+    fn given<'a>(&'a self, parent: &Parent, shard: usize, base: Base<'a>) -> JobBase<'a> {
+        let own = self.own_parts(parent);
+        let last = own.and_then(|own| Some(&own.shards.get(&shard)?.digests));
+        JobBase::Given { base, last }
+    }
+
     fn make(
         &self,
         (parent, path): (&Parent, Option<PathBytes>),
-        (shard, model, base): (usize, Model<'_>, Base<'_>),
-        of: usize,
-        if_changed: bool,
+        new: NewShard<'_>,
+        base: JobBase<'_>,
         observer: &dyn Observer,
     ) -> Result<StoredLinks> {
-        let Self { store, options, .. } = self;
+        let NewShard {
+            number,
+            of,
+            model,
+            if_changed,
+            max_changed,
+        } = new;
         // All shards of a model that is like a checkpoint name the same other files: those are
         // shard 0's, and none is left out.
         let files = model
             .files()
-            .filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
+            .filter(|_| number == 0 || !matches!(model, Model::Like(..)));
         let (layout, lent) = (model.layout()?, model.lent());
         let target = End {
             state: &lent,
@@ -604,28 +670,24 @@ impl Publisher {
             named: None,
             digests: None,
         };
-        let last = self
-            .last
-            .as_ref()
-            .filter(|(commit, _)| *commit == parent.digest());
-        let own = last.and_then(|(_, own)| own.shards.get(&shard));
-        let known_assets = last.map_or(&[][..], |(_, own)| &own.assets);
-        let is_cut_off = self.is_cut_off;
         Job {
-            store,
+            store: &self.store,
             parent,
             path,
             target,
             files,
-            shard,
+            shard: number,
             of,
-            known_assets,
+            known_assets: self
+                .own_parts(parent)
+                .map_or(&[][..], |own| own.assets.as_slice()),
             if_changed,
-            is_cut_off,
-            options,
+            max_changed,
+            is_cut_off: self.is_cut_off,
+            options: &self.options,
             observer,
         }
-        .run(base, own)
+        .run(base)
     }
 
     /// Prunes now and then. The version has been published, even if this fails.
@@ -655,6 +717,19 @@ impl Publisher {
             Ok(documents) => self.documents = documents,
             Err(error) => observer.remark(&format!("old versions are kept for now: {error}")),
         }
+    }
+}
+
+/// Brings a work directory to the version that has been published, if it lasts.
+fn bring_work(mut work: KeptVersion, version: u64, observer: &dyn Observer) {
+    if !work.is_lasting() {
+        return;
+    }
+    // The version has been published, even if the directory stays behind.
+    if let Err(error) = work.bring_to(version, None, observer) {
+        observer.remark(&format!(
+            "the work directory stays at the previous version for now: {error}"
+        ));
     }
 }
 
