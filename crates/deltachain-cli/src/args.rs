@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use deltachain::{Error, Profile, without_secrets};
 
 use crate::chain_args::{
-    ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs,
-    PruneArgs, PublishArgs, PullArgs, ShowArgs, StatusArgs,
+    ChainArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs, PruneArgs,
+    PublishArgs, PullArgs, ShowArgs, StatusArgs,
 };
 use crate::failure;
 use crate::key_args::{KeyCommand, SignVersionArgs};
@@ -75,7 +75,6 @@ pub(crate) enum Command {
     #[command(after_help = INIT_EXAMPLES)]
     Init(ChainArgs),
     Publish(PublishArgs),
-    Commit(CommitArgs),
     Log(LogArgs),
     Show(ShowArgs),
     Pull(PullArgs),
