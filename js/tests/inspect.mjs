@@ -1,20 +1,21 @@
 /**
- * Compares `link.inspect()` with `deltachain inspect --segments --json`: `node tests/inspect.mjs TOOL`, on every valid link
- * of the conformance vectors. Exit status: 0 if they say the same of each, else 1.
+ * Compares `link.inspect()` with `deltachain inspect --json` and `deltachain-conformance segments`, on every valid link of
+ * the conformance vectors: `node tests/inspect.mjs TOOL RUNNER`. Exit status: 0 if they say the same of each, else 1.
  */
 import { execFileSync } from 'node:child_process';
 import { readFile, readdir } from 'node:fs/promises';
 import { bytesSource, open } from '../src/index.js';
 
-const [tool] = process.argv.slice(2);
+const [tool, runner] = process.argv.slice(2);
 const folder = new URL('../../conformance/vectors/links/valid/', import.meta.url);
 const names = (await readdir(folder)).filter((name) => name.endsWith('.dcf'));
 let failed = 0;
 for (const name of names) {
   const path = new URL(name, folder).pathname;
-  const text = execFileSync(tool, ['inspect', '--segments', '--json', path], { encoding: 'utf8', maxBuffer: 2 ** 30 });
+  const asked = (program, ...parameters) => JSON.parse(execFileSync(program, [...parameters, path], { encoding: 'utf8', maxBuffer: 2 ** 30 }));
+  const said = { ...asked(tool, 'inspect', '--json'), segment_details: asked(runner, 'segments') };
   const own = await (await open(bytesSource(await readFile(path)))).inspect({ segments: true });
-  const { link: _, ...expected } = normal(JSON.parse(text));
+  const { link: _, ...expected } = normal(said);
   // What is not exact as a JSON number becomes one here, too.
   const same = JSON.stringify(expected) === JSON.stringify(normal(own));
   if (!same) {

@@ -22,7 +22,7 @@ from ._files import Progress
 from ._interrupts import start, unmasked
 from ._keys import Signer, Trusts, signers, trusted
 from ._like import Collector, Expected, Like, Reference, pairs, place_of
-from ._ranks import divide, ranks_of, started, usual_shards
+from ._ranks import ranks_of, started, usual_shards
 from ._settings import (
     RouteProfile,
     Stop,
@@ -740,7 +740,7 @@ class Publisher:
             )
         if self._like is not None:
             sizes = {name: expected.nbytes for name, expected in self._like.tensors.items()}
-            self._places = divide(sizes, of) if of > 1 else {}
+            self._places = _native.divide(sizes, of) if of > 1 else {}
         self._of = of
 
     def _take(self, weights: Any) -> _native.Snapshot:

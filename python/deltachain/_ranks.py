@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import heapq
 import json
 import logging
 import math
@@ -24,7 +23,7 @@ from ._like import pairs
 from ._settings import number
 from ._tensors import known, name_of
 
-__all__ = ["Group", "Ranks", "TorchGroup", "divide", "ranks_of", "started", "usual_shards"]
+__all__ = ["Group", "Ranks", "TorchGroup", "ranks_of", "started", "usual_shards"]
 
 _T = TypeVar("_T")
 
@@ -589,18 +588,6 @@ def ranks_of(group: Any) -> Ranks:
             )
         own = TorchGroup(own)
     return Ranks(own, given.timeout)
-
-
-def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
-    """The shard of each tensor. It depends only on names and sizes, not on the number of processes:
-    from the largest on, each tensor goes to the shard with the fewest bytes."""
-    loads = [(0, shard) for shard in range(shards)]
-    place: dict[str, int] = {}
-    for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
-        load, shard = loads[0]
-        heapq.heapreplace(loads, (load + size, shard))
-        place[name] = shard
-    return place
 
 
 def usual_shards(ranks: int) -> int:

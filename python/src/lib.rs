@@ -53,7 +53,7 @@ mod native {
         },
         patches::{TensorPatch, compare},
         places::TensorPlace,
-        publisher::{CheckpointTensor, Head, Publisher, Snapshot, checkpoint},
+        publisher::{CheckpointTensor, Head, Publisher, Snapshot, checkpoint, divide},
         signing::{public_key, secret_key},
         store::Store,
         stream::{Stream, TensorData},

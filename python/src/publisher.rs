@@ -100,6 +100,18 @@ pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> 
     })
 }
 
+/// The shard of each tensor, given by its name and length in bytes. Processes that know the same
+/// tensors come to the same result.
+#[pyfunction]
+pub(crate) fn divide(sizes: BTreeMap<String, u64>, shards: usize) -> BTreeMap<String, usize> {
+    let tensors: Vec<_> = sizes
+        .iter()
+        .map(|(name, length)| (name.as_str(), *length))
+        .collect();
+    let places = deltachain_store::divide(&tensors, shards, &BTreeMap::new());
+    sizes.into_keys().zip(places).collect()
+}
+
 /// The tensors of a shard, in memory of this library.
 fn shard_of(tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>) -> Result<MemoryState> {
     let mut shard = MemoryState::new();

@@ -14,7 +14,8 @@ from conftest import write_model
 from test_publisher import followed
 
 import deltachain as dc
-from deltachain._ranks import divide, usual_shards
+from deltachain._native import divide
+from deltachain._ranks import usual_shards
 
 ONE = {"model.layers.0.w": ("U8", (2,), b"ab"), "model.layers.0.b": ("U8", (1,), b"c")}
 

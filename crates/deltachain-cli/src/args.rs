@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use deltachain::{Error, Profile, without_secrets};
 
 use crate::chain_args::{
-    ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs,
-    PruneArgs, PublishArgs, PullArgs, ShowArgs, StatusArgs,
+    ChainArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs, PruneArgs,
+    PublishArgs, PullArgs, ShowArgs, StatusArgs,
 };
 use crate::failure;
 use crate::key_args::{KeyCommand, SignVersionArgs};
@@ -75,7 +75,6 @@ pub(crate) enum Command {
     #[command(after_help = INIT_EXAMPLES)]
     Init(ChainArgs),
     Publish(PublishArgs),
-    Commit(CommitArgs),
     Log(LogArgs),
     Show(ShowArgs),
     Pull(PullArgs),
@@ -161,22 +160,16 @@ pub(crate) struct ApplyArgs {
 #[command(after_help = "\
 Examples:
   deltachain inspect 1.dcf
-  deltachain inspect 1.dcf --segments    streams, contexts and first values, for authors of readers
   deltachain inspect 1.dcf --html 1.html    one page that contains the link, to view and to send
   deltachain inspect 1.dcf --json | jq '.tensors[] | select(.operation == \"set\") | .name'")]
 pub(crate) struct InspectArgs {
     /// The link
     pub(crate) link: PathBuf,
-    /// Show how each segment is coded
-    ///
-    /// Its streams, and its parts with their contexts and first values.
-    #[arg(long)]
-    pub(crate) segments: bool,
     /// Write a page for browsers that contains the link, instead of a table
     ///
     /// The link has at most 256 MiB. The page needs no network, and can verify and apply the link
     /// if given its base.
-    #[arg(long, value_name = "FILE", conflicts_with = "segments")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// Replace the file of --html
     #[arg(long, requires = "html")]

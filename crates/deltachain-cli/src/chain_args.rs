@@ -155,10 +155,7 @@ Examples:
   deltachain publish s3://models/run7 step105/ --sign-key run7.key       signed
   deltachain publish s3://models/run7 step106/ --profile local,compact   also for patches in place
 
-N processes publish disjoint parts of the model as shards, and one command commits:
-  deltachain publish s3://models/run7 rank0/ --shard 0/2 --part 0.json --base last-rank0/
-  deltachain publish s3://models/run7 rank1/ --shard 1/2 --part 1.json --base last-rank1/
-  deltachain commit s3://models/run7 0.json 1.json")]
+If the head has several shards (a training run published them from Python), the version has as many.")]
 pub(crate) struct PublishArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
@@ -185,14 +182,6 @@ pub(crate) struct PublishArgs {
     /// killed run are removed by the next one.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
-    /// Publish shard I of N, from 0; `commit` makes the version
-    ///
-    /// Assets of the version are the other files of shard 0.
-    #[arg(long, value_name = "I/N", value_parser = parse_shard, requires = "part")]
-    pub(crate) shard: Option<(usize, usize)>,
-    /// File to write for `commit`, which describes the shard
-    #[arg(long, value_name = "FILE", requires = "shard")]
-    pub(crate) part: Option<PathBuf>,
     /// Publish only the tensors, not the other files
     #[arg(long)]
     pub(crate) no_assets: bool,
@@ -219,12 +208,12 @@ pub(crate) struct PublishArgs {
     #[arg(long, value_name = "K", value_delimiter = ',')]
     pub(crate) skip_every: Vec<NonZeroU64>,
     /// Publish nothing if the tensors, their files, and the other files are the head's
-    #[arg(long, conflicts_with = "shard")]
+    #[arg(long)]
     pub(crate) if_changed: bool,
     /// Publish nothing if the head's --meta NAME is this one's or higher
     ///
     /// For a trainer that repeats steps after a restart. NAME=INTEGER must be among --meta.
-    #[arg(long, value_name = "NAME", conflicts_with = "shard")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) once: Option<String>,
     /// Refuse a state in which more than PERCENT of the elements differ
     ///
@@ -240,10 +229,10 @@ pub(crate) struct PublishArgs {
     /// Prune automatically, and keep the newest N versions
     ///
     /// Runs after every version that is a multiple of N/10.
-    #[arg(long, value_name = "N", conflicts_with = "shard")]
+    #[arg(long, value_name = "N")]
     pub(crate) keep_last: Option<NonZeroU64>,
     /// Note for people and tools, stored in the commit; repeatable
-    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note, conflicts_with = "shard")]
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
     pub(crate) notes: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) signatures: PublisherSignatureArgs,
@@ -260,32 +249,6 @@ impl PublishArgs {
             (None, None) => Snapshots::default(),
         }
     }
-}
-
-/// Make a version of published shards
-///
-/// All shards become visible atomically.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Example:
-  deltachain commit s3://models/run7 0.json 1.json --meta step=101")]
-pub(crate) struct CommitArgs {
-    #[command(flatten)]
-    pub(crate) chain: ChainArgs,
-    /// The files that `publish --part` wrote, one per shard
-    #[arg(required = true, value_name = "PART")]
-    pub(crate) parts: Vec<PathBuf>,
-    /// Note for people and tools, stored in the commit; repeatable
-    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
-    pub(crate) notes: Vec<(String, String)>,
-    /// Commit nothing if the head's --meta NAME is this one's or higher, as in `publish`
-    #[arg(long, value_name = "NAME")]
-    pub(crate) once: Option<String>,
-    /// Make the version even if no shard has a tensor
-    #[arg(long)]
-    pub(crate) allow_empty: bool,
-    #[command(flatten)]
-    pub(crate) signatures: PublisherSignatureArgs,
 }
 
 /// List the versions of a chain, the newest first
@@ -341,9 +304,6 @@ pub(crate) struct DirectoryArgs {
     /// NAME=VALUE are settings of the copy, such as its region; those of --store are for URL.
     #[arg(long, value_name = "COPY")]
     pub(crate) copy: Vec<String>,
-    /// Select only these shards, counted from 0; comma-separated
-    #[arg(long, value_name = "I", value_delimiter = ',')]
-    pub(crate) shards: Option<Vec<usize>>,
     /// Select tensors by name, such as 'model.layers.{0,1}.*'; repeatable
     ///
     /// Little more is downloaded. * is any text, ? a character, {a,b} either.
@@ -678,22 +638,6 @@ pub(crate) struct FsckArgs {
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-}
-
-fn parse_shard(text: &str) -> Result<(usize, usize), String> {
-    let (shard, of) = text
-        .split_once('/')
-        .ok_or("a shard is given as I/N, such as 0/4")?;
-    let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
-    let (shard, of) = (number(shard)?, number(of)?);
-    if shard < of {
-        Ok((shard, of))
-    } else {
-        Err(format!(
-            "there are {of} shards, the last is {}",
-            of.saturating_sub(1)
-        ))
-    }
 }
 
 /// The longest pause if only the shortest one is given.

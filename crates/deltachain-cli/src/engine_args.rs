@@ -27,7 +27,7 @@ pub(crate) struct EngineArgs {
     /// retried, with a backoff of up to a minute, until it has the newest version. One that may
     /// hold parts of two versions stays paused until then. Servers of vLLM write the changes in
     /// place if they can. See integrations/docs/integrations.md.
-    #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"], help_heading = SERVERS)]
+    #[arg(long, requires = "servers", conflicts_with_all = ["command", "tensors"], help_heading = SERVERS)]
     pub(crate) engine: Option<EngineKind>,
     /// Address of a server, such as http://127.0.0.1:8000; repeatable
     ///

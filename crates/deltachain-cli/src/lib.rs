@@ -60,7 +60,6 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Sign(args) => chain::sign::run(args, output),
         Command::Init(args) => chain::init::run(args, output),
         Command::Publish(args) => chain::publish::run(args, output),
-        Command::Commit(args) => chain::commit::run(args, output),
         Command::Pull(args) => chain::pull::run(args, output),
         Command::Follow(args) => chain::follow::run(args, output),
         Command::Log(args) => chain::log::run(args, output),

@@ -18,6 +18,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(RunArgs),
     Testee(TesteeArgs),
+    Segments(SegmentsArgs),
     Rules(RulesArgs),
     #[cfg(deltachain_rule_switch)]
     Adequacy(AdequacyArgs),
@@ -88,6 +89,16 @@ pub(crate) struct TesteeArgs {
 pub(crate) enum Always {
     Valid,
     Invalid,
+}
+
+/// Show how each segment of a link is coded, as JSON
+///
+/// Its streams, and its parts with their contexts and first values. `deltachain inspect` shows what
+/// a link does to each tensor.
+#[derive(Debug, Args)]
+pub(crate) struct SegmentsArgs {
+    /// The link
+    pub(crate) link: PathBuf,
 }
 
 /// Write rules.json: the rules of the SPEC.md that this program was built with

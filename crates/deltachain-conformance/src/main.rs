@@ -27,6 +27,7 @@ mod report;
 mod rule_vectors;
 mod rules_file;
 mod run;
+mod segments;
 mod session;
 mod spec;
 mod suite;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Testee(args) => testee::serve(&args),
+        Command::Segments(args) => segments::run(&args),
         Command::Rules(args) => rules_file::run(&args),
         #[cfg(deltachain_rule_switch)]
         Command::Adequacy(args) => adequacy::run(&args),

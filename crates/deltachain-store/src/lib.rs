@@ -98,6 +98,7 @@ pub use operation::records::{
     CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, ServersRecord, StoreRecord,
 };
 pub use operation::time::Time;
+pub use publishing::division::divide;
 pub use publishing::model::Model;
 pub use publishing::once::SkippedStep;
 pub use publishing::options::{Base, PublishOptions};

@@ -12,12 +12,14 @@ import { chromium } from 'playwright-core';
 
 const BROWSER = process.env.DELTACHAIN_BROWSER ?? '/usr/bin/chromium';
 const TOOL = process.env.DELTACHAIN ?? '';
+const RUNNER = process.env.DELTACHAIN_CONFORMANCE ?? '';
 const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
   '--disable-component-update', '--disable-sync'];
 
 /** Why these tests cannot run, as node:test wants it; false if they can. */
 export const skip = !existsSync(BROWSER) ? `SKIPPED: no browser at ${BROWSER}`
-  : !existsSync(TOOL) ? 'SKIPPED: DELTACHAIN does not name the tool' : false;
+  : !existsSync(TOOL) ? 'SKIPPED: DELTACHAIN does not name the tool'
+  : !existsSync(RUNNER) ? 'SKIPPED: DELTACHAIN_CONFORMANCE does not name the runner' : false;
 
 /** A file of this repository. @param {string} path */
 export const file = (path) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
@@ -34,6 +36,9 @@ export function asked(...parameters) {
     return JSON.parse(error.stdout).error;
   }
 }
+
+/** The segments of a link as the conformance runner shows them. @param {string} link */
+export const segmentsOf = (link) => JSON.parse(execFileSync(RUNNER, ['segments', link], { encoding: 'utf8', maxBuffer: 2 ** 28 }));
 
 /** A directory that goes when the test ends. @param {import('node:test').TestContext} t */
 export function scratch(t) {

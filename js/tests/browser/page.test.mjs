@@ -7,7 +7,7 @@ import { pathToFileURL } from 'node:url';
 import { costOf } from '../../inspector/calculator.js';
 import { seconds, size } from '../../inspector/words.js';
 import { note, testKey } from '../signing.mjs';
-import { PAGE, asked, file, models, noise, openPage, picture, scratch, serve, skip, tool } from './browser.mjs';
+import { PAGE, asked, file, models, noise, openPage, picture, scratch, segmentsOf, serve, skip, tool } from './browser.mjs';
 
 const grouped = (value) => value.toLocaleString('en');
 const linkOf = (t) => {
@@ -81,7 +81,7 @@ test('it opens on the excerpt of a chain, without asking any server', { skip }, 
 
 test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
   const link = linkOf(t);
-  const said = asked('inspect', '--segments', link);
+  const said = asked('inspect', link);
   const { page, problems } = await openPage(t);
   await page.goto(PAGE);
   // Before the page listens, the browser would leave it for the file.
@@ -91,7 +91,7 @@ test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
   assert.equal(await page.locator('#chain').isHidden(), true);
   await assertShows(page, said);
   const segments = await page.locator('#segments tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
-  assert.deepEqual(segments.map((cells) => cells.slice(1, 3)), said.segment_details.map((one) => [grouped(one.offset), grouped(one.bytes)]));
+  assert.deepEqual(segments.map((cells) => cells.slice(1, 3)), segmentsOf(link).map((one) => [grouped(one.offset), grouped(one.bytes)]));
 
   // Sorted by name, upwards; searched; both stay in the address.
   await page.locator('#columns button', { hasText: 'Tensor' }).click();

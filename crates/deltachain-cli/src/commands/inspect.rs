@@ -1,5 +1,4 @@
-//! `inspect`: shows what a link holds, tensor by tensor, and segment by segment where that is asked
-//! for.
+//! `inspect`: shows what a link holds, tensor by tensor.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
 use crate::commands::inspect_html;
-use crate::commands::inspect_segments as segments;
 use crate::inputs::OpenedLink;
 use crate::interrupt;
 use crate::numbers::{bits_each, counted, decimal, grouped, percent, ratio, share_out};
@@ -33,26 +31,7 @@ pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
     if let Some(page) = &args.html {
         return inspect_html::write(&link, page, args.force, output);
     }
-    let segments = args
-        .segments
-        .then(|| segments::read(&link, output).map_err(in_file))
-        .transpose()?;
-    output.result(
-        || {
-            let mut text = as_text(&link, &rows);
-            if let Some(segments) = &segments {
-                text.extend(["\n\n", &segments::as_text(segments)]);
-            }
-            text
-        },
-        || {
-            let mut value = as_json(&link, &rows);
-            if let Some(segments) = &segments {
-                value["segment_details"] = segments::as_json(segments);
-            }
-            value
-        },
-    )
+    output.result(|| as_text(&link, &rows), || as_json(&link, &rows))
 }
 
 /// The effect of the link on a tensor.

@@ -10,6 +10,5 @@ pub(crate) mod digest;
 pub(crate) mod explain;
 pub(crate) mod inspect;
 mod inspect_html;
-mod inspect_segments;
 pub(crate) mod key;
 pub(crate) mod verify;

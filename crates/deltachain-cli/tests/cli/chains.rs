@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use deltachain_store::{Follower, FollowerOptions};
 use serde_json::Value;
 
-use crate::support::{Folder, Ran, bytes_file, step};
+use crate::support::{Folder, Ran, bytes_file, chain_in, publish_shards, step};
 
 /// Publishes the BF16 checkpoints as versions 0 to 3 of the chain `a chain`.
 fn publish_all(folder: &Folder) {
@@ -211,23 +212,6 @@ fn an_empty_state_is_published_only_if_that_is_wanted() {
     folder
         .run(&["publish", "chain", "empty.safetensors", "--allow-empty"])
         .good();
-    let shard = [
-        "publish",
-        "chain",
-        "empty.safetensors",
-        "--shard",
-        "0/1",
-        "--part",
-        "0.json",
-    ];
-    folder.refused(&shard, "USAGE", None);
-    folder
-        .run(&[&shard[..], &["--allow-empty"]].concat())
-        .good();
-    folder.refused(&["commit", "chain", "0.json"], "USAGE", None);
-    folder
-        .run(&["commit", "chain", "0.json", "--allow-empty"])
-        .good();
 }
 
 /// What is a version beside its tensors counts as a change: their files, and the other files.
@@ -400,46 +384,89 @@ fn a_pull_has_the_files_that_were_published() {
     }
 }
 
+/// How many shards the head has, and the versions that routes to it come from.
+fn shards_of_head(folder: &Folder) -> (usize, Vec<Value>) {
+    let shown = folder.json(&["show", "chain"]);
+    let routes = shown["routes"].as_array().unwrap();
+    let from = routes.iter().map(|route| route["from"].clone()).collect();
+    (shown["shards"].as_array().unwrap().len(), from)
+}
+
 #[test]
-fn shards_make_one_version() {
+fn a_version_has_as_many_shards_as_the_head() {
     let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    folder.write("r0.safetensors", bytes_file(&[("a", b"one"), ("c", b"1")]));
+    folder.write("r1.safetensors", bytes_file(&[("b", b"two")]));
+    folder.write("r2.safetensors", bytes_file(&[("d", b"three")]));
+    publish_shards(&folder, &["r0", "r1", "r2"]);
+    let tensors = |values: [&'static [u8]; 4]| {
+        let names = ["a", "b", "c", "d"];
+        bytes_file(&names.into_iter().zip(values).collect::<Vec<_>>())
+    };
+    let states = [
+        ("0", tensors([b"one", b"two", b"2", b"three"])),
+        // A tensor of another shape, one that is new, and a shard that becomes empty.
+        (
+            "1",
+            bytes_file(&[
+                ("a", b"one"),
+                ("c", b"long"),
+                ("e", b"new"),
+                ("d", b"three"),
+            ]),
+        ),
+        ("2", tensors([b"ONE", b"TWO", b"3", b"THREE"])),
+    ];
+    let more: [&[&str]; 3] = [&[], &["--base", "0"], &["--work", "work"]];
+    for (version, ((name, state), more)) in states.iter().zip(more).enumerate() {
+        folder.write(&format!("{name}/model.safetensors"), state);
+        folder
+            .run(&[&["publish", "chain", name], more].concat())
+            .good();
+        let before = Value::from(version);
+        let (shards, from) = shards_of_head(&folder);
+        assert!(shards == 3 && from.contains(&before), "{name}: {from:?}");
+        folder.run(&["pull", "chain", "all"]).good();
+        let own = folder.json(&["digest", name]);
+        assert_eq!(
+            folder.json(&["digest", "all/current"])["state"],
+            own["state"]
+        );
+    }
+    folder.run(&["fsck", "chain", "--deep"]).good();
+    // Nothing has changed.
+    let args = ["publish", "chain", "2", "--if-changed", "--work", "work"];
+    assert_eq!(folder.json(&args)["new"], false);
+}
+
+/// As `pull --shards` left it, which there was once.
+#[test]
+fn a_directory_of_some_shards_is_completed() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
     folder.write("r0.safetensors", bytes_file(&[("a", b"one")]));
     folder.write("r1.safetensors", bytes_file(&[("b", b"two")]));
-    folder.run(&["init", "chain"]).good();
-    for rank in ["0", "1"] {
-        let (state, shard, part) = (
-            format!("r{rank}.safetensors"),
-            format!("{rank}/2"),
-            format!("{rank}.json"),
+    publish_shards(&folder, &["r0", "r1"]);
+    for trusted in [&[][..], &["--trust-directory"]] {
+        let store = chain_in(&folder);
+        let options = FollowerOptions::default().shards(Some(vec![1]));
+        let directory = folder.at("model");
+        let mut follower = Follower::in_directory(store, &directory, options).unwrap();
+        let prepared = follower.prepare(None, &()).unwrap().unwrap();
+        follower.apply(prepared).unwrap();
+        drop(follower);
+        folder.write("model/notes.txt", "mine");
+        let ran = folder.run(&[&["pull", "chain", "model"], trusted].concat());
+        assert!(ran.stderr.contains("will be recreated"), "{ran:?}");
+        ran.good();
+        assert_eq!(
+            folder.json(&["digest", "model/current"])["state"],
+            folder.json(&["show", "chain"])["state"]
         );
-        folder
-            .run(&[
-                "publish", "chain", &state, "--shard", &shard, "--part", &part,
-            ])
-            .good();
+        assert_eq!(folder.read("model/notes.txt"), b"mine");
+        fs::remove_dir_all(&directory).unwrap();
     }
-    // Nothing is visible before all are committed.
-    folder.refused(&["commit", "chain", "0.json"], "USAGE", None);
-    assert_eq!(
-        folder.json(&["log", "chain"])["versions"]
-            .as_array()
-            .unwrap()
-            .len(),
-        0
-    );
-    let committed = folder.json(&["commit", "chain", "0.json", "1.json", "--meta", "step=7"]);
-    folder.run(&["pull", "chain", "all"]).good();
-    assert_eq!(
-        folder.json(&["digest", "all/current"])["state"],
-        committed["state"]
-    );
-    folder
-        .run(&["pull", "chain", "half", "--shards", "1"])
-        .good();
-    assert_eq!(
-        folder.json(&["digest", "half/current"])["state"],
-        folder.json(&["digest", "r1.safetensors"])["state"]
-    );
 }
 
 #[test]

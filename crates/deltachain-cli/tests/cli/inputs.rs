@@ -260,17 +260,6 @@ fn pipes_and_devices_are_no_inputs() {
         "directory/model.safetensors.index.json",
         r#"{"weight_map":{"t":"linked.safetensors"}}"#,
     );
-    folder
-        .run(&[
-            "publish",
-            "some chain",
-            "good",
-            "--shard",
-            "0/2",
-            "--part",
-            "0.json",
-        ])
-        .good();
     let made = std::process::Command::new("mkfifo")
         .arg(folder.at("pipe"))
         .status()
@@ -292,7 +281,6 @@ fn pipes_and_devices_are_no_inputs() {
             &["publish", "some chain", input],
             &["publish", "some chain", "good", "--base", input],
             &["publish", "some chain", "good", "--sign-key", input],
-            &["commit", "some chain", "0.json", input],
         ] {
             let ran = folder.run(&[arguments, &["--json"]].concat());
             let error = &ran.json()["error"];

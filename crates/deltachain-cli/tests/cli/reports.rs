@@ -131,35 +131,6 @@ fn a_step_is_published_once() {
         "USAGE",
         None,
     );
-
-    let shard = [
-        "publish",
-        "chain",
-        "model.safetensors",
-        "--shard",
-        "0/1",
-        "--part",
-        "part.json",
-    ];
-    folder.run(&shard).good();
-    let commit = |step| {
-        folder.json(&[
-            "commit",
-            "chain",
-            "part.json",
-            "--once",
-            "step",
-            "--meta",
-            step,
-        ])
-    };
-    assert_eq!(
-        (
-            commit("step=21")["new"].as_bool(),
-            commit("step=22")["version"].as_u64()
-        ),
-        (Some(false), Some(3))
-    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::Command;
 use deltachain::tensor::Digest;
 use serde_json::Value;
 
-use crate::support::{Folder, Ran, TOOL, step};
+use crate::support::{Folder, Ran, TOOL, bytes_file, publish_shards, step};
 
 /// The secret of a key file, without its name and its ID.
 fn secret(folder: &Folder, file: &str) -> String {
@@ -557,23 +557,20 @@ fn a_file_of_keys_that_is_missing_is_said_to_be() {
 }
 
 #[test]
-fn shards_are_signed_by_who_commits_them() {
+fn a_version_of_several_shards_is_signed() {
     let folder = folder();
-    publish(
-        &folder,
-        0,
-        &["--sign-key", "a.key", "--shard", "0/1", "--part", "0.json"],
-    )
-    .good();
-    run(
-        &folder,
-        &["commit", "chain", "0.json", "--sign-key", "a.key"],
-    )
-    .good();
-    assert_eq!(
-        folder.json(&["show", "chain", "--trust", "a.pub"])["signed"],
-        true
-    );
+    folder.write("r0.safetensors", bytes_file(&[("a", b"one")]));
+    folder.write("r1.safetensors", bytes_file(&[("b", b"two")]));
+    publish_shards(&folder, &["r0", "r1"]);
+    let vouched = commit_of(&folder, "0");
+    publish(&folder, 0, &["--sign-key", "a.key", "--vouch", &vouched]).good();
+    publish(&folder, 1, &["--sign-key", "a.key"]).good();
+    assert_eq!(publish(&folder, 2, &[]).code, Some(2));
+    assert_eq!(publish(&folder, 2, &["--sign-key", "b.key"]).code, Some(1));
+    let shown = folder.json(&["show", "chain", "--trust", "a.pub"]);
+    assert_eq!(shown["signed"], true);
+    assert_eq!(shown["version"], 2);
+    assert_eq!(shown["shards"].as_array().unwrap().len(), 2);
 }
 
 #[test]

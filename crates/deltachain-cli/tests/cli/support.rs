@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use deltachain::files::SafetensorsState;
+use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -198,6 +200,25 @@ pub(crate) fn bytes_file(tensors: &[(&str, &[u8])]) -> Vec<u8> {
         ));
     }
     safetensors(&format!("{{{}}}", entries.join(",")), &data)
+}
+
+/// The store of the chain in `chain`.
+pub(crate) fn chain_in(folder: &Folder) -> Store {
+    let url = folder.at("chain").to_string_lossy().into_owned();
+    Store::open(&url, StoreOptions::default()).unwrap()
+}
+
+/// Publishes files as the shards of one version, as the processes of a training run do.
+pub(crate) fn publish_shards(folder: &Folder, names: &[&str]) {
+    let open = |name| SafetensorsState::open(folder.at(&format!("{name}.safetensors"))).unwrap();
+    let states: Vec<SafetensorsState> = names.iter().map(open).collect();
+    let mut publisher = Publisher::open(chain_in(folder), PublishOptions::default()).unwrap();
+    let shards = states
+        .iter()
+        .enumerate()
+        .map(|(number, state)| (number, state.into(), Base::Chain));
+    let parts = publisher.prepare(shards, names.len(), &()).unwrap();
+    publisher.commit(parts, BTreeMap::new(), &()).unwrap();
 }
 
 /// Makes the header's checksum right again after an edit.

@@ -6,5 +6,6 @@ mod adequacy;
 mod indexes;
 mod lists;
 mod reports;
+mod segments;
 mod support;
 mod testees;

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use deltachain::chain::{FileReference, Plan, named_layouts};
-use deltachain::files::{Layout, SafetensorsState};
-use deltachain::tensor::Digest;
+use deltachain::chain::{FileReference, Plan};
+use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 
 use crate::access::store::Store;
@@ -44,17 +43,6 @@ pub struct Directory {
     model: Option<SafetensorsState>,
     /// Why the version in the directory cannot be used.
     unusable: Option<Error>,
-}
-
-/// A shard of the version held.
-#[derive(Debug)]
-pub(crate) struct HeldShard {
-    /// The files of all shards here.
-    pub(crate) files: SafetensorsState,
-    /// The layout that the chain gives to it, which need not be that of the files.
-    pub(crate) layout: Layout,
-    /// Digest of the layout that its commit names.
-    pub(crate) named: Option<Digest>,
 }
 
 /// Whether the files of the version held are what its record says.
@@ -126,20 +114,14 @@ impl Follower<Directory> {
         Ok(report)
     }
 
-    /// The first shard here of the version held.
-    pub(crate) fn open_shard(&self) -> Result<HeldShard> {
+    /// The version held, and its files.
+    pub(crate) fn open_files(&self) -> Result<(&HeldVersion, SafetensorsState)> {
         let held = self
             .place
             .held
             .as_ref()
-            .and_then(|held| Some((held, held.shards.first()?)));
-        let (held, shard) = held.ok_or_else(|| Error::usage("the directory holds no version"))?;
-        let named = named_layouts(&held.metadata, held.of);
-        Ok(HeldShard {
-            files: open_model(held)?,
-            layout: Layout::parse(&shard.layout, &shard.table.tensors)?,
-            named: named.and_then(|named| named.get(shard.number).copied()),
-        })
+            .ok_or_else(|| Error::usage("the directory holds no version"))?;
+        Ok((held, open_model(held)?))
     }
 
     /// The directory that was opened.

@@ -96,7 +96,7 @@ impl<'a> RouteProver<'a> {
                 digests: None,
             };
             let kept = self.kept.get(&(shard, of)).filter(|_| route.from.is_some());
-            let base = kept.and_then(KeptVersion::end).unwrap_or(nothing);
+            let base = kept.and_then(|kept| kept.end(shard)).unwrap_or(nothing);
             let named = named.as_ref().and_then(|named| named.get(shard));
             let applied = self.apply((base, digests), file, (*target, named));
             built.push(applied.map_err(|error| error.in_file(file.name().to_string()))?);

@@ -9,7 +9,7 @@ use std::thread;
 use deltachain::chain::{Asset, Parent, check_folders, named_layouts};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, StateDigests, TensorInfo};
-use deltachain::{DiffReport, Error, Result, StateTable};
+use deltachain::{Error, Result, StateTable};
 
 use crate::access::attempt::Attempt;
 use crate::access::documents;
@@ -41,12 +41,29 @@ pub(crate) struct Job<'a> {
     pub(crate) of: usize,
     /// Assets that are in the store for certain: they are never pruned.
     pub(crate) known_assets: &'a [Asset],
-    /// Whether no link is stored if the state is the head's; for a single shard.
+    /// Whether no link is stored if the state is the head's.
     pub(crate) if_changed: bool,
+    /// The share of the shard's elements that may differ from the head.
+    pub(crate) max_changed: Option<f64>,
     /// Whether it is not certain that the head can be built, so that the version needs a snapshot.
     pub(crate) is_cut_off: bool,
     pub(crate) options: &'a PublishOptions,
     pub(crate) observer: &'a dyn Observer,
+}
+
+/// Where the head's shard is, to make links from.
+pub(crate) enum JobBase<'a> {
+    /// Where the publisher's caller says. `last` are the digests of the head, if the publisher has
+    /// made it: for [`Base::Last`].
+    Given {
+        base: Base<'a>,
+        last: Option<&'a StateDigests>,
+    },
+    /// In a directory that has all shards of the head. Links are made in `place`.
+    Whole {
+        kept: &'a mut KeptVersion,
+        place: &'a Path,
+    },
 }
 
 /// Links that have been stored, and the work directory if there is one.
@@ -68,6 +85,8 @@ struct Bases<'a> {
     /// The head's state as the caller has given it, or as it has been built from the chain.
     given: Option<End<'a>>,
     kept: Option<&'a mut KeptVersion>,
+    /// Whether all shards are in `kept`.
+    is_whole: bool,
     /// Where links are made.
     place: &'a Path,
     /// Whether the assets are the head's, as far as they count.
@@ -75,8 +94,7 @@ struct Bases<'a> {
 }
 
 impl Job<'_> {
-    /// `last` are the digests of the head, if this publisher has made it: for [`Base::Last`].
-    pub(crate) fn run(&self, base: Base<'_>, last: Option<&StateDigests>) -> Result<StoredLinks> {
+    pub(crate) fn run(&self, base: JobBase<'_>) -> Result<StoredLinks> {
         if self.shard >= self.of {
             return Err(Error::usage(format!(
                 "there are {} shards, but no shard {}",
@@ -88,6 +106,10 @@ impl Job<'_> {
                 .check_empty(self.target.state.tensors().is_empty())?;
         }
         let parent = self.parent;
+        let (base, last, whole) = match base {
+            JobBase::Given { base, last } => (base, last, None),
+            JobBase::Whole { kept, place } => (Base::Nothing, None, Some((kept, place))),
+        };
         if let Base::State(_) = base {
             parent.head_for_base()?;
         }
@@ -122,14 +144,9 @@ impl Job<'_> {
             || self.files.is_none()
             || parent.head().is_some_and(|commit| commit.assets == assets);
         if let (Some(work), Some(version)) = (&mut work, head) {
-            match work.bring_to(version, Some(parent.digest()), self.observer) {
-                Err(error) if self.is_cut_off && error.rule().is_some() => {
-                    self.observer.remark(&format!(
-                        "version {version} cannot be built, so no link is made from it: {error}"
-                    ));
-                    head = None;
-                }
-                built => drop(built?),
+            let built = work.bring_to(version, Some(parent.digest()), self.observer);
+            if !is_built(built.map(drop), version, self.is_cut_off, self.observer)? {
+                head = None;
             }
         }
         let (lent, layout);
@@ -147,10 +164,16 @@ impl Job<'_> {
             None
         };
         let attempt = Attempt::begin(self.store);
+        let is_whole = whole.is_some();
+        let (kept, place) = match whole {
+            Some((kept, place)) => (Some(kept), place),
+            None => (work.as_mut(), place),
+        };
         let mut bases = Bases {
             head,
             given,
-            kept: work.as_mut(),
+            kept,
+            is_whole,
             place,
             has_same_assets,
         };
@@ -160,8 +183,8 @@ impl Job<'_> {
             .iter()
             .filter(|(from, _)| *from == head)
             .min_by_key(|(_, link)| link.reference.size);
-        if let (Some(work), Some((_, link))) = (&mut work, from_head) {
-            work.remember(link)?;
+        if let (Some(kept), Some((_, link))) = (&mut bases.kept, from_head) {
+            kept.remember(link)?;
         }
         let part = self.part(&links, assets)?;
         // A work directory that is only there for this once need not get to the new version.
@@ -265,24 +288,28 @@ impl Job<'_> {
             Ok(link)
         };
         let mut needs_snapshot = true;
-        let base = bases.kept.as_ref().map_or(bases.given, |kept| kept.end());
+        let base = bases
+            .kept
+            .as_ref()
+            .map_or(bases.given, |kept| kept.end(shard));
         if let (Some(head), Some(base)) = (parent.head().filter(|_| bases.head.is_some()), base) {
-            self.remark_other_names(base.state.tensors());
-            let before = base
-                .state
-                .tensors()
-                .iter()
-                .map(TensorInfo::lanes)
-                .fold(0, u64::saturating_add);
+            // Tensors may be assigned to shards anew, so nothing is said of these.
+            if of == 1 {
+                remark_other_names(self.target.state.tensors(), base.state.tensors(), observer);
+            }
+            let before = lanes(base.state.tensors());
             let mut least = u64::MAX;
             for &coding in &codings {
                 let own = head.shards.get(shard).copied();
                 let link = match &mut bases.kept {
-                    Some(kept) => kept.link(own, observer, &|base| make(base, coding))?,
+                    Some(kept) => kept.link(shard, own, observer, &|base| make(base, coding))?,
                     None => make(bases.given, coding)?,
                 };
                 parent.check_base(shard, link.report.base)?;
-                self.check_changed(before, &link.report)?;
+                if let Some(most) = self.max_changed {
+                    let elements = link.report.elements;
+                    check_changed(most, before, elements, link.report.changed)?;
+                }
                 let has_moved = self
                     .named(&head.metadata)
                     .map_or(link.has_moved, |named| named != link.layout);
@@ -313,7 +340,7 @@ impl Job<'_> {
                     for &coding in &codings {
                         add(
                             Some(from),
-                            older.link(own, observer, &|base| make(base, coding))?,
+                            older.link(shard, own, observer, &|base| make(base, coding))?,
                         )?;
                     }
                 }
@@ -354,51 +381,6 @@ impl Job<'_> {
         Ok(link)
     }
 
-    /// Warns of a model that shares no name of a tensor with the head: it is likely to be another
-    /// one. Of shards nothing is said, since tensors may be assigned to them anew.
-    fn remark_other_names(&self, head: &[TensorInfo]) {
-        let own: BTreeSet<&str> = self
-            .target
-            .state
-            .tensors()
-            .iter()
-            .map(TensorInfo::name)
-            .collect();
-        if self.of > 1 || own.is_empty() || head.is_empty() {
-            return;
-        }
-        if head.iter().any(|tensor| own.contains(tensor.name())) {
-            return;
-        }
-        self.observer.remark(
-            "no tensor of the model has a name that the newest version has: check that it belongs \
-             to this chain",
-        );
-    }
-
-    /// A guard against publishing another model by mistake. `before` are the elements of the head;
-    /// those that are removed count.
-    fn check_changed(&self, before: u64, report: &DiffReport) -> Result<()> {
-        let Some(most) = self.options.max_changed else {
-            return Ok(());
-        };
-        let (all, same) = (
-            report.elements.max(before),
-            report.elements.saturating_sub(report.changed),
-        );
-        #[expect(clippy::cast_precision_loss, reason = "a guard need not be exact")]
-        let share = all.saturating_sub(same) as f64 / all.max(1) as f64;
-        if share > most {
-            let (share, most) = (share * 100.0, most * 100.0);
-            let message = format!(
-                "{share:.2} % of the elements differ from the head, more than the limit of {most:.2} %: nothing was \
-                 published"
-            );
-            return Err(Error::usage(message));
-        }
-        Ok(())
-    }
-
     /// This shard of an older version, and its state digest; `None` if that has other shards.
     /// Beside the work directory it has one of its own, for each distance, from which the way to
     /// the next such version is short.
@@ -419,7 +401,11 @@ impl Job<'_> {
         } else {
             KeptPlace::Passing(bases.place)
         };
-        let mut kept = self.keep(place)?;
+        let mut kept = if bases.is_whole && is_lasting {
+            KeptVersion::open_whole(self.store, place, &self.options.limits)?
+        } else {
+            self.keep(place)?
+        };
         kept.bring_to(version, Some(older.digest()), self.observer)?;
         Ok(Some((kept, commit.shards.get(self.shard).copied())))
     }
@@ -486,4 +472,66 @@ impl Job<'_> {
             elements: first.report.elements,
         })
     }
+}
+
+/// Whether the head could be built, to make links from it. If it is known that this may fail, no
+/// link is made from it.
+///
+/// # Errors
+/// The error, if the version should be there.
+pub(crate) fn is_built(
+    built: Result<()>,
+    version: u64,
+    is_cut_off: bool,
+    observer: &dyn Observer,
+) -> Result<bool> {
+    match built {
+        Err(error) if is_cut_off && error.rule().is_some() => {
+            observer.remark(&format!(
+                "version {version} cannot be built, so no link is made from it: {error}"
+            ));
+            Ok(false)
+        }
+        built => built.map(|()| true),
+    }
+}
+
+/// Warns of a model that shares no name of a tensor with the head: it is likely to be another one.
+pub(crate) fn remark_other_names(own: &[TensorInfo], head: &[TensorInfo], observer: &dyn Observer) {
+    let names: BTreeSet<&str> = own.iter().map(TensorInfo::name).collect();
+    if names.is_empty() || head.is_empty() {
+        return;
+    }
+    if head.iter().any(|tensor| names.contains(tensor.name())) {
+        return;
+    }
+    observer.remark(
+        "no tensor of the model has a name that the newest version has: check that it belongs to \
+         this chain",
+    );
+}
+
+/// A guard against publishing another model by mistake. `before` are the elements of the head, and
+/// `elements` those of the version; those that are removed count.
+pub(crate) fn check_changed(most: f64, before: u64, elements: u64, changed: u64) -> Result<()> {
+    let (all, same) = (elements.max(before), elements.saturating_sub(changed));
+    #[expect(clippy::cast_precision_loss, reason = "a guard need not be exact")]
+    let share = all.saturating_sub(same) as f64 / all.max(1) as f64;
+    if share <= most {
+        return Ok(());
+    }
+    let (share, most) = (share * 100.0, most * 100.0);
+    let message = format!(
+        "{share:.2} % of the elements differ from the head, more than the limit of {most:.2} %: \
+         nothing was published"
+    );
+    Err(Error::usage(message))
+}
+
+/// The elements of these tensors.
+pub(crate) fn lanes(tensors: &[TensorInfo]) -> u64 {
+    tensors
+        .iter()
+        .map(TensorInfo::lanes)
+        .fold(0, u64::saturating_add)
 }

@@ -2,16 +2,20 @@
 //! keeps it.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use deltachain::tensor::Digest;
+use deltachain::chain::named_layouts;
+use deltachain::files::{Layout, SafetensorsState};
+use deltachain::tensor::{Digest, State, TensorInfo, find};
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
 use crate::assets::other_files::OtherFiles;
 use crate::directory::unfinished::UnfinishedDirectory;
-use crate::following::directory::{Directory, HeldShard};
+use crate::following::directory::Directory;
 use crate::following::follower::{Follower, FollowerOptions};
 use crate::observer::Observer;
+use crate::publishing::division::ShardState;
 use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 
@@ -28,18 +32,46 @@ pub(crate) enum KeptPlace<'a> {
 #[derive(Debug)]
 pub(crate) struct KeptVersion {
     follower: Follower<Directory>,
-    /// The version that it was brought to last.
-    state: Option<HeldShard>,
+    /// The shards here of the version that it was brought to last.
+    shards: Vec<HeldShard>,
     /// If it is removed with everything in it when this is dropped.
     passing: Option<UnfinishedDirectory>,
 }
 
+/// A shard of a version in a directory.
+#[derive(Debug)]
+struct HeldShard {
+    number: usize,
+    /// Its tensors, by the record of the directory.
+    tensors: Vec<TensorInfo>,
+    /// Its tensors in the files, which may have been damaged.
+    state: ShardState<Arc<SafetensorsState>>,
+    /// The layout that the chain gives to it, which need not be that of the files.
+    layout: Layout,
+    /// Digest of the layout that its commit names.
+    named: Option<Digest>,
+}
+
 impl KeptVersion {
-    /// Opens the directory. `shard` is its number, and how many there are.
+    /// Opens the directory of a shard: its number, and how many there are.
     pub(crate) fn open(
         store: &Store,
         place: KeptPlace<'_>,
         (shard, of): (usize, usize),
+        limits: &Limits,
+    ) -> Result<Self> {
+        Self::open_with(store, place, (of > 1).then(|| vec![shard]), limits)
+    }
+
+    /// Opens the directory of all shards.
+    pub(crate) fn open_whole(store: &Store, place: KeptPlace<'_>, limits: &Limits) -> Result<Self> {
+        Self::open_with(store, place, None, limits)
+    }
+
+    fn open_with(
+        store: &Store,
+        place: KeptPlace<'_>,
+        shards: Option<Vec<usize>>,
         limits: &Limits,
     ) -> Result<Self> {
         let (directory, passing) = match place {
@@ -51,7 +83,6 @@ impl KeptVersion {
                 (made.path().join("version"), Some(made))
             }
         };
-        let shards = (of > 1).then(|| vec![shard]);
         // Links are made from tensors alone.
         let other_files = OtherFiles::None;
         let options = FollowerOptions {
@@ -63,7 +94,7 @@ impl KeptVersion {
         let follower = Follower::in_directory(store.clone(), &directory, options)?;
         Ok(Self {
             follower,
-            state: None,
+            shards: Vec::new(),
             passing,
         })
     }
@@ -71,7 +102,7 @@ impl KeptVersion {
     /// Brings the directory to a version. If the digest of its commit is known, a directory that is
     /// at the version already costs no request, and is not read; otherwise what is damaged in it is
     /// built again. One that holds a version of another chain, or one that this chain does not
-    /// have, stays as it is.
+    /// have, stays as it is. Gives the first shard here.
     pub(crate) fn bring_to(
         &mut self,
         version: u64,
@@ -79,11 +110,12 @@ impl KeptVersion {
         observer: &dyn Observer,
     ) -> Result<End<'_>> {
         let held = self.follower.held();
-        let is_there = held
-            .as_ref()
-            .is_some_and(|held| Some(held.commit) == commit);
+        let selection = &self.follower.reader.selection;
+        let is_there = held.as_ref().is_some_and(|held| {
+            Some(held.commit) == commit && held.has_just(selection.numbers.as_deref(), None)
+        });
         let mut opened = if is_there {
-            self.follower.open_shard().ok()
+            held_shards(&self.follower).ok()
         } else {
             None
         };
@@ -115,35 +147,50 @@ impl KeptVersion {
                 "the directory does not hold version {version}"
             )));
         }
-        let opened = opened
+        self.shards = opened
             .take()
-            .map_or_else(|| self.follower.open_shard(), Ok)?;
-        Ok(end(self.state.insert(opened)))
+            .map_or_else(|| held_shards(&self.follower), Ok)?;
+        self.shards
+            .first()
+            .map(end)
+            .ok_or_else(|| Error::usage("the directory holds no shard"))
     }
 
-    /// The version that the directory was brought to last.
-    pub(crate) fn end(&self) -> Option<End<'_>> {
-        self.state.as_ref().map(end)
+    /// A shard of the version that the directory was brought to last.
+    pub(crate) fn end(&self, shard: usize) -> Option<End<'_>> {
+        self.shards
+            .iter()
+            .find(|held| held.number == shard)
+            .map(end)
     }
 
-    /// Makes a link from that version, whose shard this is. If it turns out that the files are
-    /// something else, they are built again.
+    /// The tensors of each shard here of that version.
+    pub(crate) fn tensors(&self) -> Vec<Vec<TensorInfo>> {
+        self.shards
+            .iter()
+            .map(|held| held.tensors.clone())
+            .collect()
+    }
+
+    /// Makes a link from a shard of that version, whose digest in its commit this is. If it turns
+    /// out that the files are something else, they are built again.
     pub(crate) fn link(
         &mut self,
-        shard: Option<Digest>,
+        shard: usize,
+        digest: Option<Digest>,
         observer: &dyn Observer,
         make: &dyn Fn(Option<End<'_>>) -> Result<NewLink>,
     ) -> Result<NewLink> {
-        let mut link = make(self.end())?;
+        let mut link = make(self.end(shard))?;
         if let Some(held) = self
             .follower
             .held()
-            .filter(|_| self.state.is_some() && Some(link.report.base) != shard)
+            .filter(|_| !self.shards.is_empty() && Some(link.report.base) != digest)
         {
             self.bring_to(held.version, None, observer)?;
-            link = make(self.end())?;
+            link = make(self.end(shard))?;
         }
-        if Some(link.report.base) == shard {
+        if Some(link.report.base) == digest {
             return Ok(link);
         }
         Err(Error::changed(self.follower.path()))
@@ -161,19 +208,68 @@ impl KeptVersion {
     }
 }
 
-fn end(
-    HeldShard {
-        files,
-        layout,
-        named,
-    }: &HeldShard,
-) -> End<'_> {
+fn end(held: &HeldShard) -> End<'_> {
     End {
-        state: files,
-        layout: Some(layout),
-        named: *named,
+        state: &held.state,
+        layout: Some(&held.layout),
+        named: held.named,
         digests: None,
     }
+}
+
+/// Opens the shards that a directory holds.
+fn held_shards(follower: &Follower<Directory>) -> Result<Vec<HeldShard>> {
+    let (held, files) = follower.open_files()?;
+    let files = Arc::new(files);
+    let named = named_layouts(&held.metadata, held.of);
+    let mut shards = Vec::new();
+    for record in &held.shards {
+        let tensors = &record.table.tensors;
+        // If one is missing, the digest shows it when a link has been made.
+        let numbers = tensors
+            .iter()
+            .filter_map(|info| find(files.tensors(), info.name()))
+            .collect();
+        shards.push(HeldShard {
+            number: record.number,
+            tensors: tensors.clone(),
+            state: ShardState::new(Arc::clone(&files), numbers),
+            layout: Layout::parse(&record.layout, tensors)?,
+            named: named
+                .as_ref()
+                .and_then(|named| named.get(record.number).copied()),
+        });
+    }
+    Ok(shards)
+}
+
+/// The tensors of each shard of a version. Of its links only the indexes are read, unless they are
+/// short; `below` is for temporary files.
+pub(crate) fn tensors_of_shards(
+    store: &Store,
+    version: u64,
+    below: &Path,
+    limits: &Limits,
+    observer: &dyn Observer,
+) -> Result<Vec<Vec<TensorInfo>>> {
+    let place = UnfinishedDirectory::new(below)
+        .map_err(|error| Error::io("creating a directory", error).in_file(below))?;
+    let options = FollowerOptions {
+        limits: *limits,
+        tensors: Some(Vec::new()),
+        other_files: OtherFiles::None,
+        ..FollowerOptions::default()
+    };
+    let directory = place.path().join("version");
+    let mut follower = Follower::in_directory(store.clone(), &directory, options)?;
+    if let Some(prepared) = follower.prepare(Some(version), observer)? {
+        follower.apply(prepared)?;
+    }
+    let shards = follower.held().map_or(&[][..], |held| &held.shards);
+    Ok(shards
+        .iter()
+        .map(|shard| shard.table.tensors.clone())
+        .collect())
 }
 
 /// Says what to do about a directory that does not go with the chain.

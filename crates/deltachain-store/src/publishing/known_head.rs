@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use deltachain::StateTable;
 use deltachain::chain::{Asset, Parent};
-use deltachain::tensor::{Digest, StateDigests};
+use deltachain::tensor::{Digest, TensorInfo};
 
 use crate::access::attempt::Attempt;
 use crate::publishing::part::ShardPart;
@@ -47,11 +48,11 @@ struct OwnVersion {
     parts: OwnParts,
 }
 
-/// The digests and assets that are remembered of the parts of a version that a publisher has made.
+/// The tables and assets that are remembered of the parts of a version that a publisher has made.
 #[derive(Debug, Default)]
 pub(crate) struct OwnParts {
-    /// Digests of each shard, by its number.
-    pub(crate) shards: BTreeMap<usize, StateDigests>,
+    /// The table of each shard, by its number.
+    pub(crate) shards: BTreeMap<usize, StateTable>,
     /// The assets that the shards bring.
     pub(crate) assets: Vec<Asset>,
 }
@@ -61,7 +62,7 @@ impl OwnParts {
         Self {
             shards: parts
                 .iter()
-                .map(|part| (part.shard, part.table.digests.clone()))
+                .map(|part| (part.shard, part.table.clone()))
                 .collect(),
             assets: parts
                 .iter()
@@ -69,6 +70,14 @@ impl OwnParts {
                 .cloned()
                 .collect(),
         }
+    }
+
+    /// The tensors of each shard.
+    pub(crate) fn tensors(&self) -> Vec<Vec<TensorInfo>> {
+        self.shards
+            .values()
+            .map(|table| table.tensors.clone())
+            .collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Adding versions to a chain: links are made and stored, a commit makes them a version.
 
 pub(crate) mod commit;
+pub(crate) mod division;
 pub(crate) mod finite;
 pub(crate) mod job;
 pub(crate) mod kept;

@@ -41,12 +41,27 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// To be read only once, since somebody else may be writing to it.
-    pub(crate) fn lent(self) -> impl State + Copy + 'a {
-        read_once(match self {
+    pub(crate) fn state(self) -> &'a dyn State {
+        match self {
             Self::Files(files) => files,
             Self::State(state) | Self::Like(state, _) => state,
-        })
+        }
+    }
+
+    /// To be read only once, since somebody else may be writing to it.
+    pub(crate) fn lent(self) -> impl State + Copy + 'a {
+        read_once(self.state())
+    }
+
+    /// A shard of the model, given its tensors.
+    pub(crate) fn shard<'s>(self, tensors: &'s dyn State) -> Model<'s>
+    where
+        'a: 's,
+    {
+        match self.files() {
+            Some(files) => Model::Like(tensors, files),
+            None => Model::State(tensors),
+        }
     }
 }
 

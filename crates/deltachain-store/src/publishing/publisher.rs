@@ -6,7 +6,7 @@ use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::{Commit, ObjectName, Parent, Route, Trust};
-use deltachain::tensor::Digest;
+use deltachain::tensor::{Digest, TensorInfo};
 use deltachain::{Error, Result};
 
 use crate::access::attempt::Attempt;
@@ -18,7 +18,8 @@ use crate::assets::excluded::Excluded;
 use crate::assets::in_store::LEAVE_OUT;
 use crate::observer::Observer;
 use crate::publishing::commit::{Committed, check_complete, commit};
-use crate::publishing::job::{Job, StoredLinks};
+use crate::publishing::job::{Job, JobBase, StoredLinks};
+use crate::publishing::kept::KeptVersion;
 use crate::publishing::known_head::{KnownHead, OwnParts, PreparedParts};
 use crate::publishing::model::{End, Model};
 use crate::publishing::new_link::RouteCoding;
@@ -29,6 +30,8 @@ use crate::publishing::policy::{PathBytes, Snapshots};
 use crate::publishing::published::{Head, PublishReport};
 use crate::publishing::signing::{check_head, has_note, trust_of};
 use crate::retention::{Keep, plan_again, prune};
+
+mod whole;
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
 ///
@@ -50,6 +53,18 @@ pub struct Publisher {
 
 /// New other files of fewer bytes than this are usual.
 const MUCH: u64 = 1 << 20;
+
+/// A shard of the next version, to be made.
+struct NewShard<'a> {
+    number: usize,
+    /// Number of all shards.
+    of: usize,
+    model: Model<'a>,
+    /// True if no link is stored for a shard that equals the head's.
+    if_changed: bool,
+    /// The share of the shard's elements that may differ from the head.
+    max_changed: Option<f64>,
+}
 
 impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
@@ -162,6 +177,10 @@ impl Publisher {
     /// A failure before that leaves the chain unchanged. A state that equals the head's becomes a
     /// version too, unless [`PublishOptions::if_changed`] is set.
     ///
+    /// If the head has several shards, the version has as many: each tensor stays in its shard, and
+    /// new ones are [divided](crate::divide) among them. With [`Base::Nothing`], all tensors are
+    /// divided anew, unless this publisher has made the head.
+    ///
     /// If other threads write to a state in memory meanwhile, some version of each piece is
     /// published, or nothing if several links are needed.
     ///
@@ -190,11 +209,21 @@ impl Publisher {
         }
         let parent = self.parent()?;
         let path = self.path_to(&parent)?;
+        let of = parent.head().map_or(1, |head| head.shards.len());
+        if of > 1 {
+            return self.publish_shards((parent, path), model.into(), base, observer);
+        }
+        let shard = NewShard {
+            number: 0,
+            of,
+            model: model.into(),
+            if_changed: self.options.if_changed,
+            max_changed: self.options.max_changed,
+        };
         let made = self.make(
             (&parent, path),
-            (0, model.into(), base),
-            1,
-            self.options.if_changed,
+            shard,
+            self.given(&parent, 0, base),
             observer,
         )?;
         let StoredLinks {
@@ -221,13 +250,8 @@ impl Publisher {
             own,
         });
         let published = self.commit(vec![part], BTreeMap::new(), observer)?;
-        if let Some(mut work) = work {
-            // The version has been published, even if the directory stays behind.
-            if let Err(error) = work.bring_to(published.version, None, observer) {
-                observer.remark(&format!(
-                    "the work directory stays at the previous version for now: {error}"
-                ));
-            }
+        if let Some(work) = work {
+            bring_work(work, published.version, observer);
         }
         Ok(published)
     }
@@ -253,15 +277,32 @@ impl Publisher {
         let path = self.path_to(&parent)?;
         let mut attempt = None;
         let mut parts: Vec<ShardPart> = Vec::new();
-        for shard in shards {
-            let made = self.make((&parent, path), shard, of, false, observer)?;
+        for (number, model, base) in shards {
+            let shard = NewShard {
+                number,
+                of,
+                model,
+                if_changed: false,
+                max_changed: self.options.max_changed,
+            };
+            let base = self.given(&parent, number, base);
+            let made = self.make((&parent, path), shard, base, observer)?;
             attempt.get_or_insert(made.attempt);
             parts.push(made.part);
         }
-        let (attempt, session) = (
-            attempt.unwrap_or_else(|| Attempt::begin(&self.store)),
-            rand::random(),
-        );
+        let attempt = attempt.unwrap_or_else(|| Attempt::begin(&self.store));
+        self.keep_prepared((parent, path), attempt, &mut parts);
+        Ok(parts)
+    }
+
+    /// Remembers parts that have been prepared together.
+    fn keep_prepared(
+        &mut self,
+        (parent, path): (Parent, Option<PathBytes>),
+        attempt: Attempt,
+        parts: &mut [ShardPart],
+    ) {
+        let session = rand::random();
         let began = attempt
             .earliest
             .and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
@@ -273,9 +314,8 @@ impl Publisher {
             path,
             attempt,
             session,
-            own: OwnParts::of(&parts),
+            own: OwnParts::of(parts),
         });
-        Ok(parts)
     }
 
     /// Makes a version of all its shards, in any order: all of them become visible, or none.
@@ -495,20 +535,32 @@ impl Publisher {
         }
     }
 
+    /// The base of a shard as the caller has given it.
+    fn given<'a>(&'a self, parent: &Parent, shard: usize, base: Base<'a>) -> JobBase<'a> {
+        let own = self.known.own(parent);
+        let last = own.and_then(|own| Some(&own.shards.get(&shard)?.digests));
+        JobBase::Given { base, last }
+    }
+
     fn make(
         &self,
         (parent, path): (&Parent, Option<PathBytes>),
-        (shard, model, base): (usize, Model<'_>, Base<'_>),
-        of: usize,
-        if_changed: bool,
+        new: NewShard<'_>,
+        base: JobBase<'_>,
         observer: &dyn Observer,
     ) -> Result<StoredLinks> {
-        let Self { store, options, .. } = self;
+        let NewShard {
+            number,
+            of,
+            model,
+            if_changed,
+            max_changed,
+        } = new;
         // All shards of a model that is like a checkpoint name the same other files: those are
         // shard 0's, and none is left out.
         let files = model
             .files()
-            .filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
+            .filter(|_| number == 0 || !matches!(model, Model::Like(..)));
         let (layout, lent) = (model.layout()?, model.lent());
         let target = End {
             state: &lent,
@@ -516,25 +568,25 @@ impl Publisher {
             named: None,
             digests: None,
         };
-        let last = self.known.own(parent);
-        let own = last.and_then(|own| own.shards.get(&shard));
-        let known_assets = last.map_or(&[][..], |own| &own.assets);
-        let is_cut_off = self.known.is_cut_off();
         Job {
-            store,
+            store: &self.store,
             parent,
             path,
             target,
             files,
-            shard,
+            shard: number,
             of,
-            known_assets,
+            known_assets: self
+                .known
+                .own(parent)
+                .map_or(&[][..], |own| own.assets.as_slice()),
             if_changed,
-            is_cut_off,
-            options,
+            max_changed,
+            is_cut_off: self.known.is_cut_off(),
+            options: &self.options,
             observer,
         }
-        .run(base, own)
+        .run(base)
     }
 
     /// Prunes now and then. The version has been published, even if this fails.
@@ -564,6 +616,19 @@ impl Publisher {
             Ok(documents) => self.documents = documents,
             Err(error) => observer.remark(&format!("old versions are kept for now: {error}")),
         }
+    }
+}
+
+/// Brings a work directory to the version that has been published, if it lasts.
+fn bring_work(mut work: KeptVersion, version: u64, observer: &dyn Observer) {
+    if !work.is_lasting() {
+        return;
+    }
+    // The version has been published, even if the directory stays behind.
+    if let Err(error) = work.bring_to(version, None, observer) {
+        observer.remark(&format!(
+            "the work directory stays at the previous version for now: {error}"
+        ));
     }
 }
 

@@ -30,6 +30,7 @@ mod proxy;
 mod publisher;
 mod reading_back;
 mod requests;
+mod shards_of_head;
 mod signatures;
 mod store;
 mod subscriber;

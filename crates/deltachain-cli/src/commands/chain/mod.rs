@@ -1,6 +1,5 @@
 //! Commands on chains in a store, one file each.
 
-pub(crate) mod commit;
 pub(crate) mod compact;
 pub(crate) mod doctor;
 pub(crate) mod follow;

@@ -1,21 +1,17 @@
-//! `publish`: adds a version to a chain, or one shard of a version.
+//! `publish`: adds a version to a chain.
 
-use std::io::{Read, Write};
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use deltachain::files::OutputFile;
 use deltachain::files::SafetensorsState;
-use deltachain::{Error, FileSource, Result};
-use deltachain_store::{Base, PublishOptions, PublishReport, PublishedRoute, Publisher, ShardPart};
-use serde_json::json;
+use deltachain::{Error, Result};
+use deltachain_store::{Base, PublishOptions, PublishReport, PublishedRoute, Publisher};
 
 use crate::chain_args::PublishArgs;
 use crate::commands::chain::log::{kind, origin};
 use crate::commands::diff::notes;
-use crate::inputs::refuse_existing;
 use crate::interrupt;
 use crate::numbers::{counted, grouped, percent};
 use crate::other_files::list;
@@ -31,9 +27,6 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         wait_for(&args.state.join(name), output)?;
     }
     let state = SafetensorsState::open(&args.state)?;
-    let signers = args.signatures.sign.signers()?;
-    // `commit` signs the version of shards, or refuses to.
-    let is_for_commit = args.shard.is_some() && signers.is_empty();
     let options = PublishOptions::default()
         .profiles(args.profiles.profile.clone())
         .metadata(notes(&args.notes)?)
@@ -48,8 +41,8 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .allow_empty(args.allow_empty)
         .keep_last(args.keep_last.map(NonZeroU64::get))
         .scratch(args.scratch.clone())
-        .sign(signers)
-        .unsigned(args.signatures.unsigned || is_for_commit)
+        .sign(args.signatures.sign.signers()?)
+        .unsigned(args.signatures.unsigned)
         .trust(args.signatures.trust.trust()?)
         .vouch(args.signatures.vouch)
         .limits(args.limits.limits());
@@ -64,18 +57,6 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         (None, Some(work)) => Base::Work(work),
         (None, None) => Base::Chain,
     };
-    if let (Some((shard, of)), Some(path)) = (args.shard, &args.part) {
-        refuse_existing(path, false)?;
-        let mut publisher = Publisher::open(store, options)?;
-        let parts = watched(output, |watcher| {
-            publisher.prepare([(shard, (&state).into(), base)], of, watcher)
-        })?;
-        parts.iter().try_for_each(|part| write_part(path, part))?;
-        return output.summary(
-            || format!("shard {shard} of {of} is stored; commit it with {}", printable_path(path)),
-            || json!({ "url": args.chain.name(), "shard": shard, "of": of, "part": path.to_string_lossy() }),
-        );
-    }
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.publish(&state, base, watcher))?;
     report(&args.chain.name(), &published, output);
@@ -113,25 +94,6 @@ fn wait_for(path: &Path, output: Output) -> Result<()> {
         thread::sleep(PERIOD);
     }
     Ok(())
-}
-
-fn write_part(path: &Path, part: &ShardPart) -> Result<()> {
-    let text =
-        serde_json::to_vec(part).map_err(|error| Error::usage(error.to_string()).in_file(path))?;
-    let mut file = OutputFile::create(path, false)?;
-    file.write_all(&text)
-        .map_err(|error| Error::io("writing", error).in_file(path))?;
-    file.commit()
-}
-
-/// Reads what `publish --part` wrote.
-pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
-    let (source, mut text) = (FileSource::open(path)?, Vec::new());
-    source
-        .file()
-        .read_to_end(&mut text)
-        .map_err(|error| Error::io("reading", error).in_file(path))?;
-    serde_json::from_slice(&text).map_err(|error| Error::usage(error.to_string()).in_file(path))
 }
 
 /// The report on a version that was to be published, for people.

@@ -71,7 +71,6 @@ pub(crate) fn open(
     };
     let options = FollowerOptions::default()
         .limits(args.limits.limits())
-        .shards(args.shards.clone())
         .tensors(if has_tensors {
             args.tensors.clone()
         } else {
