@@ -239,11 +239,14 @@ class PublishJob(Future[PublishReport]):
         # It may be called by the job itself, which has ended then.
         if thread is None or thread is threading.current_thread():
             return
-        thread.join(None if until is None else 0)
-        while thread.is_alive():
+        # `Thread.join` alone does not do: if an interrupt ends one, CPython 3.11 takes the thread
+        # for ended (`threading._wait_for_tstate_lock`, bpo-45274), and the next returns at once.
+        pause = None if until is None else 0.0
+        while not wait((self,), pause).done:
             if until is not None and until():
                 raise CancelledError("stopped while the previous version is still being published")
-            thread.join(_LOOK)
+            pause = _LOOK
+        thread.join()
 
     def _ended(self, error: BaseException) -> None:
         """It has ended with an error."""

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,7 @@ from conftest import as_bytes
 from test_torn import interrupted
 
 import deltachain as dc
-from deltachain import _native
+from deltachain import _native, _publisher
 
 # Lines of a subscriber from one interrupt to the next.
 STRIDE = 1 if os.environ.get("DELTACHAIN_INTERRUPTED") == "all" else 3
@@ -407,6 +407,35 @@ def test_an_interrupt_counts_more_than_a_tensor_that_was_refused(tmp_path: Path)
         with pytest.raises(KeyboardInterrupt):
             publisher.publish(stream())
         assert publisher.publish(weights(0)).version == 0
+
+
+def test_a_job_is_waited_for_although_its_thread_is_taken_for_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CPython 3.11 takes it after a `Thread.join` that was interrupted."""
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def progress(*_: object) -> None:
+        has_begun.set()
+        assert may_go_on.wait(60)
+
+    def join(_: threading.Thread, timeout: float | None = None) -> None:
+        may_go_on.set()
+
+    def waiting(*given: Any) -> Any:
+        may_go_on.set()
+        return wait(*given)
+
+    with dc.Publisher(tmp_path / "chain", progress=progress) as publisher:
+        job = publisher.publish_async({"w": bytearray(1 << 20)})
+        assert has_begun.wait(60)
+        job.cancel()
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "join", join)
+            patched.setattr(threading.Thread, "is_alive", lambda _: False)
+            patched.setattr(_publisher, "wait", waiting)
+            publisher.wait()
+        assert job.cancelled()
 
 
 def test_a_callback_of_a_job_publishes(tmp_path: Path) -> None:
