@@ -104,6 +104,7 @@ impl OwnParts {
 }
 
 /// A shard of the next version, to be made.
+#[derive(Clone, Copy)]
 struct NewShard<'a> {
     number: usize,
     /// How many shards there are.
