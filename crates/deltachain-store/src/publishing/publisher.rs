@@ -55,6 +55,7 @@ pub struct Publisher {
 const MUCH: u64 = 1 << 20;
 
 /// A shard of the next version, to be made.
+#[derive(Clone, Copy)]
 struct NewShard<'a> {
     number: usize,
     /// Number of all shards.

@@ -451,14 +451,15 @@ fn a_damaged_work_directory_is_built_again() {
     let head = union(&first_shards());
     publish(&head).unwrap();
     let before = names(&chain.store);
-    let file = work.join("current/model.safetensors");
+    // Each shard has a file of its own.
+    let file = work.join("current/model-00001-of-00003.safetensors");
     let good = std::fs::read(&file).unwrap();
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     // The header says that d has another name.
+    let place = good.windows(3).position(|bytes| bytes == b"\"d\"");
     let mut renamed = good.clone();
-    let place = good.windows(3).position(|bytes| bytes == b"\"d\"").unwrap();
-    renamed[place + 1] = b'e';
+    renamed[place.unwrap() + 1] = b'e';
     for bad in [damaged, renamed] {
         std::fs::write(&file, bad).unwrap();
         let published = publish(&head).unwrap();

@@ -36,7 +36,10 @@ enum HeadState<'a> {
     /// Nowhere: no link is made from it.
     Nothing,
     /// In a directory with all shards, which may have another version if the head cannot be built.
-    Kept { kept: KeptVersion, is_built: bool },
+    Kept {
+        kept: Box<KeptVersion>,
+        is_built: bool,
+    },
     /// In this model of the caller.
     Given(Model<'a>),
     /// In this model, which this publisher has published.
@@ -103,7 +106,7 @@ impl Publisher {
         self.keep_prepared((parent, path), attempt, &mut made.parts);
         let published = self.commit(made.parts, BTreeMap::new(), observer)?;
         if let HeadState::Kept { kept, .. } = head.state {
-            bring_work(kept, published.version, observer);
+            bring_work(*kept, published.version, observer);
         }
         Ok(published)
     }
@@ -148,6 +151,7 @@ impl Publisher {
             observer,
         )?;
         let shards = if is_built { kept.tensors() } else { Vec::new() };
+        let kept = Box::new(kept);
         let state = HeadState::Kept { kept, is_built };
         Ok(DividedHead::new(shards, state, place))
     }
