@@ -16,3 +16,4 @@ from . import chains_layouts  # noqa: F401
 from . import in_place_valid, in_place_record, in_place_refused, in_place_order  # noqa: F401
 from . import chains_in_place, chains_ignored  # noqa: F401
 from . import links_decisions, chains_decisions, layouts_decisions  # noqa: F401
+from . import links_sequences, links_stretches, links_exponents  # noqa: F401

@@ -1,7 +1,7 @@
 """Chains that show one decision each of section 19, which no vector showed before (see links_decisions.py)."""
 from . import chains_in_place as in_place
 from .builder import PLANES
-from .chains import Chain, Held, Route, bad, commit_name, file_name, good, halves, line, pairs, step, whole
+from .chains import Chain, Held, Route, bad, commit_name, file_name, good, halves, line, pairs, routes_name, step, whole
 from .chains_fallback import damaged
 from .chains_routes import named, sized, two_ways
 from .model import EMPTY, State, tensor
@@ -193,3 +193,24 @@ def ties():
     yield good("ties/sum-of-shards", shards, [0, 1], "three routes whose files have the same bytes together")
     document = two_ways(*sized(0, 1, 500)).put_routes(1, 1, *three(0, 1))
     yield good("ties/routes-document", document, [0, 1], "three routes of one size in a routes document")
+
+
+@makes_vectors_since("1.2")
+def generation_0():
+    """Generations count from 1 (section 17.1), so what has that name is no object of the chain."""
+    cheap, name = Route(None, named=named(1)), routes_name(1, 0)
+    chain, pruned = line(1), line(1).put_routes(0, 1)
+    of_1 = chain.put_routes(1, 1, cheap).objects.pop(routes_name(1, 1))
+    of_0 = chain.put_routes(1, 0, cheap).objects.pop(name)
+    for id, data, what in (("of-0", of_0, "a document of generation 0"), ("of-1", of_1, "a document of generation 1"),
+                           ("rubbish", b"rubbish", "rubbish")):
+        yield good(f"generation-0/{id}", line(1).with_object(name, data), [0, 1], f"under the name of generation 0 lies {what}",
+                   section="17.1")
+        yield bad(f"generation-0/{id}-alone", pruned.with_object(name, data), "R-CHN-08", f"generation-0/{id}",
+                  f"no path leads to version 0, and under the name of generation 0 of version 1 lies {what}",
+                  section="17.1")
+    yield good("generation-0/beside-1", line(1).put_routes(1, 1, 0).with_object(name, of_0), [0, 1],
+               "documents under the names of generation 0 and 1", section="17.1")
+    withdrawn = line(1).put_routes(1, 1).with_object(name, of_0)
+    yield bad("generation-0/beside-1-alone", withdrawn, "R-CHN-08", "generation-0/beside-1",
+              "the document of generation 1 has no route, and a document lies under the name of generation 0", section="17.1")

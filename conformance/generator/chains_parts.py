@@ -5,7 +5,7 @@ from .chains import Chain, Held, Route, bad, good, halves, line, pairs, source, 
 from .chains_fallback import broken_links
 from .coding import Plan, link
 from .model import State, tensor
-from .registry import makes_vectors
+from .registry import makes_vectors, makes_vectors_since
 
 
 def take(shards=None, tensors=None):
@@ -154,3 +154,26 @@ def promises():
     held = line(1).publish(whole(2), Route(1, links=[step(whole(0), whole(2))]))
     yield bad("parts/held-other-base", held, "R-APP-01", "parts/tensors-held", "a link from another state than the held one",
               path=[2], held=1, take=take(None, ["bias"]))
+
+
+@makes_vectors_since("1.2")
+def tensors_that_go():
+    """The tensor taken is not there any more in the version wanted; its segment is checked all the same."""
+    first = State("chain-parts-goes", whole(0).tensors | {"gone": tensor("U8", b"abcd")})
+    second = first.changed("chain-parts-goes-next", gone=tensor("U8", b"abXd"))
+    for id, change in (("", None), ("-segment", lambda segment: setattr(segment, "crc", 0))):
+        changed = step(first, second)
+        if change:
+            change(changed.segments[0])
+        chain = Chain().publish(first, None).publish(second, Route(0, links=[changed])).publish(whole(0), 1)
+        asked = (("taken", ["gone"]), ("taken-beside", ["bias", "gone"]))
+        yield good(f"parts/goes{id}-other", chain, [0, 1, 2], "a tensor changes and goes, and another is taken",
+                   take=take(None, ["bias"]), rules=["R-SEG-01"] if change else [])
+        for name, names in asked:
+            if change:
+                yield bad(f"parts/goes{id}-{name}", chain, "R-SEG-01", f"parts/goes-{name}",
+                          "a tensor that is taken changes and goes, and the checksum of its segment does not match",
+                          path=[0, 1, 2], take=take(None, names))
+            else:
+                yield good(f"parts/goes{id}-{name}", chain, [0, 1, 2], "a tensor that is taken changes and goes",
+                           take=take(None, names))

@@ -14,6 +14,9 @@ from .registry import Vector, makes_vectors_since
 from .sums import CONTEXT, KIND, UNSUPPORTED, binding, data_of, sums, vector, with_area, with_sums
 
 
+MORE = State("in-place-order-more", {"a": tensor("BF16", [0x3F81, 9, 3, 5]), "b": tensor("U8", b"\5\6\xfe")})
+
+
 @makes_vectors_since("1.2")
 def digests():
     """The sums fit, and a digest does not: in place does not look at it."""
@@ -94,3 +97,46 @@ def steps():
     yield vector("sums/none-record-of-nothing", with_area(file, AREA + record(KIND, b"")), "24.3",
                  "a link without entries, and a record without its binding", UNSUPPORTED,
                  found=None)
+
+
+@makes_vectors_since("1.2")
+def segments():
+    """Step 1 looks at all segments of all links, in their order, whatever the order of tensors and pieces."""
+    def refused(id, file, rule, reason, operations, then=(), base=BASE):
+        refusal = {"class": CLASSES[rule], "rule": rule}
+        expect = dict.fromkeys(operations, refusal)
+        more = {"then": [other.id for other in then]} if then else {}
+        return Vector(f"links/in-place/{id}", file.encode(), "24.6", reason, expect, rules=[rule],
+                      twin="links/in-place/wrong-twin", source=file, members={"base": base} | more,
+                      features=sorted({*file.features(), "in-place", *(["sequence"] if then else [])}))
+
+    def crc(file, number):
+        file.segments[number].crc = 0
+        return with_sums(file)
+
+    def tail(file, number):
+        file.segments[number].tail = b"\0"
+        return with_sums(file)
+    a, b = plans()
+    all_three = ("check", "apply", "in-place")
+    file = link(BASE, TARGET, b, a)
+    crc(file, 0)
+    yield refused("order-segments", tail(file, 1), "R-SEG-01", "two segments are damaged; the first one has the second "
+                  "tensor", all_three)
+    file = link(BASE, TARGET, a, b)
+    tail(file, 0)
+    yield refused("order-segments-of-tensors", crc(file, 1), "R-SEG-02", "two segments are damaged, in the order of tensors",
+                  all_three)
+    second = refused("order-last-damaged", tail(link(TARGET, MORE, *plans()), 0), "R-SEG-02", "the segment of the first "
+                     "tensor is damaged; also the second of a sequence", all_three, base=TARGET)
+    yield second
+    yield refused("order-links-damaged", crc(right(), 1), "R-SEG-01", "the first link's segment of the second tensor is "
+                  "damaged, and the second link's of the first", ("apply", "in-place"), [second])
+    for id, name, plan in (("first", "a", b), ("last", "b", a)):
+        contexts = Plan(SPARSE, SMALL, [(name, 0)], (0, 0), (4, 4), [0])
+        yield refused(f"order-contexts-of-{id}-then-damaged", crc(link(BASE, TARGET, contexts, plan), 1), "R-SEG-01",
+                      f"the segment of the {id} tensor has several contexts, and the next segment is damaged", all_three)
+    file, found = changed(right(), "a", 0, 1, 0)
+    file.segments[1].crc = 0
+    yield refused("order-sums-then-damaged", with_sums(file, found), "R-SEG-01",
+                  "sums of the first tensor are wrong, and the segment of the second one is damaged", all_three)

@@ -7,7 +7,7 @@ from .links_valid_codings import special_lanes
 from .links_valid_pieces import by_rule, with_lanes
 from .links_valid_structure import ONE, ONE_CHANGED
 from .model import DTYPES, EMPTY, PIECE, State, tensor
-from .registry import makes_vectors
+from .registry import makes_vectors, makes_vectors_since
 from .sums import KIND, UNSUPPORTED, data_of, vector, with_area, with_sums
 
 # Every coding of local parts, by the name of a tensor.
@@ -193,3 +193,29 @@ def snapshots():
     ends = with_lanes(zeros, "in-place-set-pieces-ends", {PIECE - 8: b"\1" * 8})
     yield vector("sums/snapshot-pieces", with_sums(link(EMPTY, ends, Plan())), "24.3",
                  "two pieces of a tensor that is set; the second is zeros", UNSUPPORTED)
+
+
+@makes_vectors_since("1.2")
+def dense():
+    """All lanes of a piece are coded, whether they change or not."""
+    old = bytes(range(100))
+    for id, lanes, reason in (("three", (0, 50, 99), "three of 100 coded lanes change"), ("none", (), "no coded lane changes"),
+                              ("all", range(100), "all coded lanes change"), ("first", (0,), "the first lane changes"),
+                              ("last", (99,), "the last lane changes")):
+        new = bytes(byte + 100 * (lane in lanes) for lane, byte in enumerate(old))
+        base, target = State("in-place-dense-base", {"t": tensor("U8", old)}), State(
+            f"in-place-dense-{id}-target", {"t": tensor("U8", new)})
+        yield good(f"dense-{id}", link(base, target, Plan(DENSE, pieces=[("t", 0)]), listed=["t"]),
+                   f"dense positions: {reason}", "24.5")
+    names = [f"t{number}" for number in range(5)]
+    few = {name: number for number, name in enumerate(names)}
+    base = State("in-place-dense-many-base", {name: tensor("U8", old) for name in names})
+    target = State("in-place-dense-many-target", {name: tensor("U8", bytes(
+        byte + 100 * (lane < few[name]) for lane, byte in enumerate(old))) for name in names})
+    yield good("dense-many", link(base, target, Plan(DENSE, pieces=[(name, 0) for name in names[::2]]),
+                                  Plan(SPARSE, SMALL, [(name, 0) for name in names[1::2]], widths=(8,)), listed=names),
+               "tensors by turns dense and sparse, with 0 to 4 lanes that change", "24.5")
+    base = by_rule("in-place-pieces-base", "U64", PIECE + 80, multiply=0, add=0)
+    second = with_lanes(base, "in-place-pieces-second", {PIECE + 8: b"\xff" * 8})
+    yield good("pieces-second-dense", link(base, second, Plan(DENSE)), "two pieces, of which the second has a dense part",
+               "24.5")

@@ -66,6 +66,11 @@ def copy_of(id):
     return copy.deepcopy(MADE[f"links/valid/{id}"].source)
 
 
+def followed_by(*ids):
+    """The members of a sequence: links that are taken after the first one, and what a reader must know to read them."""
+    return {"then": [*ids], "features": ["sequence", *(feature for id in ids for feature in MADE[id].features)]}
+
+
 def accepted(link):
     return {name: link.header.get(name, getattr(link, name).digest()).hex() for name in ("base", "target")}
 

@@ -3,7 +3,7 @@ and what a wrong line does to the others of its note."""
 import hashlib
 import struct
 
-from .registry import makes_vectors
+from .registry import makes_vectors, makes_vectors_since
 from .signatures import (
     FIRST, SECOND, UNKNOWN, Key, b64, counts, does_not_count, note, note_of, public_test_key, signature_line)
 from .signatures_notes import CHAIN, GOOD, TEXT
@@ -207,3 +207,14 @@ def signatures():
                              keys=(FIRST, SECOND), twin="one-of-two-keys")
     yield counts("bad-line-of-a-removed-key", "the same note, if the key of the wrong signature is not trusted",
                  note(TEXT, GOOD, of_second))
+
+
+@makes_vectors_since("1.2")
+def first_characters():
+    """The first character that a name may have, of all that there are."""
+    for id, name in (("", "!"), ("-inside", "a!b"), ("-last", "deltachain!")):
+        key = public_test_key(7, name)
+        yield counts(f"names-exclamation-mark{id}", "the name of the key has the character U+0021", note_of(CHAIN, 0, key),
+                     keys=(key,))
+        yield counts(f"names-exclamation-mark{id}-beside", "a name in another line has the character U+0021",
+                     beside(signature_line(UNKNOWN, TEXT, name=name)))

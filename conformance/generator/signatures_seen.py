@@ -2,7 +2,7 @@
 spec/signatures.md."""
 from .chains import Chain, commit_name, digest, line, whole
 from .chains_held import of, other
-from .registry import makes_vectors
+from .registry import makes_vectors, makes_vectors_since
 from .signatures import FIRST, SECOND, UNKNOWN, put, seen, signed, trust
 from .signatures_reading import all_signed, refused, taken
 
@@ -152,3 +152,19 @@ def accepted():
     yield refused("accept-a-bad-note", lost, "R-SIG-01", twin, "the note on the commit accepted is damaged", **more)
     yield refused("accept-a-removed-key", signed(line(1), 0, 1, by=(SECOND,)), "R-SIG-01", twin,
                   "the commit accepted is signed by a key that is not trusted any more", trust=trust(FIRST), **more)
+
+
+@makes_vectors_since("1.2")
+def above_what_is_wanted():
+    """What was seen says which commits are checked. It is no reason to give up what is held."""
+    chain, above = all_signed(3), "a version above it has been seen"
+    for number in (2, 3):
+        yield taken(f"seen-{number}-held-0-number-1", chain, [1], f"version 0 is held, version 1 is asked for, and {above}",
+                    held=0, version=1, trust=seen(chain, number))
+    yield taken("seen-3-held-1-number-1", chain, [], f"version 1 is held and asked for, and {above}", held=1, version=1,
+                head=1, trust=seen(chain, 3))
+    yield taken("seen-3-held-2-number-1", chain, [0, 1], f"version 2 is held, version 1 is asked for, and {above}", held=2,
+                version=1, from_nothing=True, trust=seen(chain, 3))
+    yield refused("seen-3-held-0-number-1-gap", chain.without(commit_name(2)), "R-CHN-03", "seen-3-held-0-number-1",
+                  "version 0 is held, version 1 is asked for, and the commit between that and the version seen is missing",
+                  held=0, version=1, trust=seen(chain, 3))

@@ -54,14 +54,30 @@ impl<L: Lane> Contexts<L> {
     /// is not enough.
     #[inline(always)]
     fn key(&self, lane: L) -> u8 {
-        if L::BITS < 64 || self.long.is_empty() {
-            return self.kind.exponent_byte(lane);
+        if self.long.is_empty() {
+            self.kind.exponent_byte(lane)
+        } else {
+            self.long_key(lane)
         }
+    }
+
+    #[inline(always)]
+    fn long_key(&self, lane: L) -> u8 {
         let magnitude = self.kind.magnitude(lane);
         self.long
             .iter()
             .map(|&end| u8::from(end <= magnitude))
             .sum()
+    }
+
+    /// The key of each lane of a block. Which kind of keys they are is decided once.
+    #[inline(always)]
+    fn keys(&self, block: &Block<L>) -> Block<u8> {
+        if self.long.is_empty() {
+            block.map(|lane| [self.kind.exponent_byte(L::load(lane))])
+        } else {
+            block.map(|lane| [self.long_key(L::load(lane))])
+        }
     }
 
     /// The context of a lane of the base.
@@ -74,13 +90,13 @@ impl<L: Lane> Contexts<L> {
     /// The context of each lane of a block of the base.
     #[inline(always)]
     pub(crate) fn of_block(&self, block: &Block<L>) -> [u8; BLOCK] {
-        let keys = block.map(|lane| self.key(L::load(lane)));
+        let keys = self.keys(block);
         let mut contexts = [0; BLOCK];
         for &end in &self.ends[..self.ended] {
             contexts
                 .iter_mut()
                 .zip(&keys)
-                .for_each(|(context, &key)| *context += u8::from(end <= key));
+                .for_each(|(context, &[key])| *context += u8::from(end <= key));
         }
         contexts
     }
@@ -93,10 +109,7 @@ impl<L: Lane> Contexts<L> {
     pub(crate) fn find(&self, compare: impl Compare, lanes: &[L::Bytes], found: &mut Members) {
         let blocks = lanes.len().div_ceil(BLOCK).min(BLOCKS);
         for (keys, lanes) in found.keys.iter_mut().zip(lanes.chunks(BLOCK)) {
-            let padded = padded::<L>(lanes);
-            keys.iter_mut()
-                .zip(padded)
-                .for_each(|(key, lane)| *key = [self.key(L::load(lane))]);
+            *keys = self.keys(&padded::<L>(lanes));
             // Lanes that are not there are beyond all contexts.
             keys[lanes.len()..].fill([u8::MAX]);
         }

@@ -8,7 +8,7 @@ use crate::codec::contexts::{Contexts, Members};
 use crate::codec::lane::{Lane, LaneKind};
 use crate::codec::tests::{Generator, pieces};
 use crate::format::segment::MAX_CONTEXTS;
-use crate::tensor::Dtype;
+use crate::tensor::{DescribedDtype, Dtype};
 
 /// The outputs of the work, one for each kind of instructions that this machine has.
 fn by_all<W: Work + Clone>(work: &W) -> Vec<W::Output> {
@@ -268,6 +268,16 @@ fn members_of_contexts_are_those_lanes() {
     contexts_of_blocks::<u32>(Dtype::F32, &[&[100, 120, 121, 130]]);
     contexts_of_blocks::<u64>(Dtype::F64, &[&[1000, 1020, 1021, 2000]]);
     contexts_of_blocks::<u16>(Dtype::I16, &[&[], &[0], &[1]]);
+    // Exponents that are longer than a byte, in lanes of every width that may have them.
+    contexts_of_blocks::<u16>(described(2, 9), &[&[], &[256, 257, 384], &[512]]);
+    contexts_of_blocks::<u16>(described(2, 11), &[&[0], &[1024, 1025, 1032, 2048]]);
+    contexts_of_blocks::<u32>(described(4, 11), &[&[1, 2, 3], &[1024; 15]]);
+    contexts_of_blocks::<u64>(described(8, 8), &[&[128, 129, 192]]);
+}
+
+fn described(lane_bytes: u8, exponent_bits: u8) -> Dtype {
+    let bits = 8 * u32::from(lane_bytes);
+    Dtype::Described(DescribedDtype::new("FLOAT", bits, lane_bytes, Some(exponent_bits)).unwrap())
 }
 
 fn contexts_of_blocks<L: Lane>(dtype: Dtype, thresholds: &[&[u16]]) {
