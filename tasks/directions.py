@@ -13,7 +13,7 @@ from tasks.steps import ROOT
 LAYERS = {
     "format": "error format limits rules tensor::DescribedDtype tensor::Digest tensor::Dtype tensor::PIECE_BYTES"
     " tensor::TensorInfo varint",
-    "codec": "codec error format limits rules tensor::Dtype tensor::PIECE_BYTES varint",
+    "codec": "codec error format limits rules tensor::DescribedDtype tensor::Dtype tensor::PIECE_BYTES varint",
     "tensor": "error json limits progress rules tensor varint",
     "files": "codec::piece::Profile diff error files json layout limits link::LinkReader plain_name progress"
     " replay::Replay rules setters source table tensor",

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use deltachain::memory::{
-    HostLanes, LentState, Peers, PlacedMemory, Places, Region, Span, TensorPart,
+    HostLanes, LentState, PartPiece, Peers, PlacedMemory, Places, Region, Span, TensorPart,
 };
 use deltachain::sums::Sums;
 use deltachain::tensor::{PIECE_BYTES, State, TensorInfo, find};
@@ -316,13 +316,14 @@ impl DeviceTensors {
         &self,
         all: &Arc<Vec<MemoryRow>>,
         rows: Vec<usize>,
-        wanted: &[(usize, usize, u64)],
+        wanted: &[PartPiece],
     ) -> Result<Vec<Sums>> {
-        let asked = wanted.iter().map(|&(tensor, at, piece)| {
-            let info = self.places.tensors().get(tensor).ok_or_else(no_row)?;
-            let part = self.places.parts(tensor).get(at).ok_or_else(no_row)?;
+        let asked = wanted.iter().map(|wanted| {
+            let tensors = self.places.tensors();
+            let info = tensors.get(wanted.tensor).ok_or_else(no_row)?;
+            let part = self.places.part(wanted).ok_or_else(no_row)?;
             let width = info.dtype().lane_bytes() as u64;
-            let range = info.piece(piece);
+            let range = info.piece(wanted.piece);
             let dimensions = part
                 .dimensions()
                 .map(|(length, here, stride)| (length, here.start, here.end, stride));
@@ -520,9 +521,9 @@ impl PlacedMemory for LentMemory {
         }
     }
 
-    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
-        let row = |&(tensor, at, _): &(usize, usize, u64)| {
-            let part = self.places().parts(tensor).get(at).ok_or_else(no_row)?;
+    fn sums(&mut self, wanted: &[PartPiece]) -> Result<Vec<Sums>> {
+        let row = |wanted| {
+            let part = self.places().part(wanted).ok_or_else(no_row)?;
             Ok(part.row())
         };
         let rows = wanted.iter().map(row).collect::<Result<Vec<_>>>()?;

@@ -13,6 +13,7 @@ mod allocator;
 mod directory;
 mod engines;
 mod errors;
+mod forms;
 mod gate;
 mod given;
 mod lent;
@@ -42,14 +43,14 @@ mod native {
         directory::{FoundVersion, find_version, is_managed, status},
         engines::{Servers, misfit, version_name},
         errors::class_advice,
+        forms::{TensorDigest, TensorForm},
         gate::{forked, leave},
         lent::FoundTensors,
         link::{Link, LinkTensor},
         lock::{CallLock, Claim, LockedCall},
         memory::Buffer,
         operations::{
-            TensorDigest, TensorForm, apply_files, apply_tensors, check_settings, diff, digest,
-            open_link, write_file,
+            apply_files, apply_tensors, check_settings, diff, digest, open_link, write_file,
         },
         patches::{TensorPatch, compare},
         places::TensorPlace,

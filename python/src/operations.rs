@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
-use deltachain::tensor::{Digest, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, total_bytes};
 use deltachain::{
     DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay,
     Result, Source, StateTable, check_sequence,
@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, FromPyObject};
 
 use crate::errors::{refused, usage};
+use crate::forms::{TensorDigest, forms};
 use crate::given::GivenState;
 use crate::link::{Link, LinkSource, OpenLink};
 use crate::settings::Named;
@@ -222,49 +223,6 @@ pub(crate) fn apply_files(
         written: built.written,
         copied: built.copied,
     })
-}
-
-/// Name, dtype and shape of a tensor.
-#[pyclass(frozen, get_all, module = "deltachain._native")]
-pub(crate) struct TensorForm {
-    pub(crate) name: String,
-    pub(crate) dtype: String,
-    pub(crate) shape: Vec<u64>,
-}
-
-impl TensorForm {
-    pub(crate) fn of(info: &TensorInfo) -> Self {
-        Self {
-            name: info.name().to_owned(),
-            dtype: info.dtype().name().to_owned(),
-            shape: info.shape().to_vec(),
-        }
-    }
-}
-
-pub(crate) fn forms<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<TensorForm> {
-    tensors.into_iter().map(TensorForm::of).collect()
-}
-
-/// A tensor of a state, with its digest.
-#[pyclass(frozen, get_all, module = "deltachain._native")]
-pub(crate) struct TensorDigest {
-    name: String,
-    dtype: String,
-    shape: Vec<u64>,
-    digest: String,
-}
-
-impl TensorDigest {
-    pub(crate) fn of(info: &TensorInfo, digest: Digest) -> Self {
-        let TensorForm { name, dtype, shape } = TensorForm::of(info);
-        Self {
-            name,
-            dtype,
-            shape,
-            digest: digest.to_string(),
-        }
-    }
 }
 
 /// Applies links to a state in memory or in files. `allocate` gets name, dtype and shape of the

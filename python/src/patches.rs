@@ -6,9 +6,9 @@ use deltachain::{Error, Result};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
+use crate::forms::TensorForm;
 use crate::given::GivenState;
 use crate::memory::{Buffer, BufferOwner};
-use crate::operations::TensorForm;
 use crate::work::{How, Threads, run};
 
 /// A patch of one tensor.

@@ -22,7 +22,8 @@ use pyo3::pybacked::PyBackedBytes;
 use rayon::prelude::*;
 
 use crate::errors::{raised, usage};
-use crate::operations::{ProfileName, TensorForm, digest_of};
+use crate::forms::TensorForm;
+use crate::operations::{ProfileName, digest_of};
 use crate::settings::Named;
 use crate::signing::{KeySigner, TrustedKeys, signers, trust as trusted};
 use crate::store::Store;

@@ -10,9 +10,9 @@ use deltachain::{Error, Result};
 use pyo3::prelude::*;
 
 use crate::errors::{internal, raised, usage};
+use crate::forms::TensorForm;
 use crate::lent::LentVersion;
 use crate::memory::{Buffer, BufferOwner};
-use crate::operations::TensorForm;
 use crate::work::{How, Threads, new_pool, run_apart};
 
 /// A whole tensor.

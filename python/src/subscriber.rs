@@ -24,9 +24,10 @@ use pyo3::pybacked::PyBackedBytes;
 use rayon::ThreadPool;
 
 use crate::errors::{cancelled, raised, usage};
+use crate::forms::{TensorDigest, TensorForm, forms};
 use crate::lent::{FoundTensors, GivenRow, LentMemory, LentVersion, ProcessGroup, RowSums};
 use crate::memory::{Buffer, BufferOwner};
-use crate::operations::{TensorDigest, TensorForm, digest_of, forms};
+use crate::operations::digest_of;
 use crate::patches::{PatchRows, TensorPatch};
 use crate::settings::Named;
 use crate::signing::{TrustedKeys, trust as trusted};

@@ -46,11 +46,11 @@ impl Batch<'_> {
         self.staged.spans[self.span].lanes(self.lanes.clone())
     }
 
-    fn old(&self) -> &[u8] {
+    fn old_values(&self) -> &[u8] {
         &self.staged.old[self.values.clone()]
     }
 
-    fn new(&self) -> &[u8] {
+    fn new_values(&self) -> &[u8] {
         &self.staged.new[self.values.clone()]
     }
 }
@@ -91,8 +91,8 @@ impl HostLanes {
     /// its span are returned.
     pub(super) fn write<'s, R>(
         staged: impl Iterator<Item = &'s Self> + Clone,
-        rows: &mut R,
-        row: impl Fn(&mut R, usize) -> Result<&mut [u8]>,
+        rows: &mut [R],
+        row: impl Fn(&mut [R], usize) -> Result<&mut [u8]>,
     ) -> Result<Option<(usize, usize)>> {
         let mut room = vec![0; TOGETHER * size_of::<u64>()];
         for (done, batch) in batches(staged.clone()).enumerate() {
@@ -100,12 +100,12 @@ impl HostLanes {
             let row_bytes = row(rows, batch.row())?;
             let held = &mut room[..batch.values.len()];
             read(row_bytes, width, batch.lanes()?, held)?;
-            if held != batch.old() {
+            if held != batch.old_values() {
                 // The foreign value stays where it is.
                 put_first_back(staged, done, rows, row)?;
                 return Ok(Some((batch.number, batch.span)));
             }
-            write(row_bytes, width, batch.lanes()?, batch.new())?;
+            write(row_bytes, width, batch.lanes()?, batch.new_values())?;
         }
         Ok(None)
     }
@@ -113,8 +113,8 @@ impl HostLanes {
     /// Writes the old values of all.
     pub(super) fn put_back<'s, R>(
         staged: impl Iterator<Item = &'s Self>,
-        rows: &mut R,
-        row: impl Fn(&mut R, usize) -> Result<&mut [u8]>,
+        rows: &mut [R],
+        row: impl Fn(&mut [R], usize) -> Result<&mut [u8]>,
     ) -> Result<()> {
         put_first_back(staged, usize::MAX, rows, row)
     }
@@ -124,12 +124,17 @@ impl HostLanes {
 fn put_first_back<'s, R>(
     staged: impl Iterator<Item = &'s HostLanes>,
     count: usize,
-    rows: &mut R,
-    row: impl Fn(&mut R, usize) -> Result<&mut [u8]>,
+    rows: &mut [R],
+    row: impl Fn(&mut [R], usize) -> Result<&mut [u8]>,
 ) -> Result<()> {
     for batch in batches(staged).take(count) {
         let row_bytes = row(rows, batch.row())?;
-        write(row_bytes, batch.staged.width, batch.lanes()?, batch.old())?;
+        write(
+            row_bytes,
+            batch.staged.width,
+            batch.lanes()?,
+            batch.old_values(),
+        )?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::error::{Error, Result};
 use crate::memory::lanes::HostLanes;
 use crate::memory::placed::{PlacedMemory, no_lanes};
-use crate::memory::places::{Places, Region, Span};
+use crate::memory::places::{PartPiece, Places, Region, Span};
 use crate::sums::Sums;
 use crate::tensor::{State, TensorInfo};
 
@@ -67,7 +67,7 @@ impl<R: AsRef<[u8]>> LentState<R> {
 }
 
 /// The row of a number, to be written.
-fn row_mut<R: AsMut<[u8]>>(rows: &mut Vec<R>, row: usize) -> Result<&mut [u8]> {
+fn row_mut<R: AsMut<[u8]>>(rows: &mut [R], row: usize) -> Result<&mut [u8]> {
     rows.get_mut(row).map(R::as_mut).ok_or_else(no_lanes)
 }
 
@@ -173,15 +173,13 @@ impl<R: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> PlacedMemory for LentState<R> {
         span.write(width, row_mut(&mut self.rows, span.row)?, values)
     }
 
-    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
+    fn sums(&mut self, wanted: &[PartPiece]) -> Result<Vec<Sums>> {
         let memory = &*self;
-        wanted
-            .par_iter()
-            .map(|&(tensor, part, piece)| {
-                let info = memory.tensors().get(tensor).ok_or_else(no_lanes)?;
-                let part = memory.places.parts(tensor).get(part).ok_or_else(no_lanes)?;
-                part.sums(info, piece, memory.row(part.row())?)
-            })
-            .collect()
+        let sums = |wanted: &PartPiece| {
+            let info = memory.tensors().get(wanted.tensor).ok_or_else(no_lanes)?;
+            let part = memory.places.part(wanted).ok_or_else(no_lanes)?;
+            part.sums(info, wanted.piece, memory.row(part.row())?)
+        };
+        wanted.par_iter().map(sums).collect()
     }
 }

@@ -14,7 +14,7 @@ pub use lanes::HostLanes;
 pub use lent::LentState;
 pub use patch_set::{PatchSet, Run, RunKind};
 pub use placed::{Alone, Changes, Peers, PlacedMemory, check_sums, fill};
-pub use places::{Elements, Places, Region, Span, TensorPart};
+pub use places::{Elements, PartPiece, Places, Region, Span, TensorPart};
 pub use staged::StagedPatches;
 
 #[cfg(test)]

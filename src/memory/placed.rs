@@ -4,9 +4,9 @@
 use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
 use crate::memory::patch_set::{PatchSet, RunKind};
-use crate::memory::places::{Places, Span, TensorPart};
+use crate::memory::places::{PartPiece, Places, Span, TensorPart};
 use crate::progress::Progress;
-use crate::rules::{self, ensure};
+use crate::rules;
 use crate::sums::Sums;
 use crate::tensor::{State, TensorInfo, find};
 
@@ -70,11 +70,11 @@ pub trait PlacedMemory: Send {
     /// Same errors as [`gather`](Self::gather). Some lanes may have been written.
     fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()>;
 
-    /// The sums of what parts hold of pieces, each by tensor, part and piece.
+    /// The sums of what parts hold of pieces.
     ///
     /// # Errors
     /// The errors of the memory.
-    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>>;
+    fn sums(&mut self, wanted: &[PartPiece]) -> Result<Vec<Sums>>;
 }
 
 /// The processes that hold memory together. Each call is made by all of them, in the same order,
@@ -304,73 +304,96 @@ pub fn check_sums<M: PlacedMemory + ?Sized>(
     peers: &dyn Peers,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let pieces = sums.iter().flat_map(|&(tensor, sums)| {
-        (0..)
-            .zip(sums)
-            .map(move |(piece, sums)| (tensor, piece, sums))
-    });
-    let pieces: Vec<(usize, u64, &Sums)> = pieces.collect();
-    let different = |memory: &M, tensor: usize| {
-        let error = Error::broken(&rules::SUM_04, "the memory has other sums than the version");
-        of_tensor(error, memory.places().tensors().get(tensor))
-    };
-    // For each cover: the tensor and the sums that are expected, and the sums that are found.
-    let (mut expected, mut joint) = (Vec::new(), Vec::new());
-    let mut look = || -> Result<()> {
-        for (tensor, sums) in sums {
-            let pieces = memory
-                .places()
-                .tensors()
-                .get(*tensor)
-                .map(TensorInfo::pieces);
-            if pieces != Some(sums.len() as u64) {
-                return Err(different(memory, *tensor));
+    let mut covers = Covers::default();
+    let done = compare_pieces(memory, sums, &mut covers, progress);
+    let added = peers.add(&mut covers.found, done.as_ref().err());
+    done.and(added)?;
+    match covers.first_wrong() {
+        Some(tensor) => Err(other_sums(memory, tensor)),
+        None => Ok(()),
+    }
+}
+
+/// Sums of pieces of which several processes have parts, for each cover of a piece.
+#[derive(Default)]
+struct Covers {
+    /// The tensor and the expected sums.
+    expected: Vec<(usize, Sums)>,
+    /// The sums that were found, in the second place: [`Peers::add`] takes pairs.
+    found: Vec<[Sums; 2]>,
+}
+
+impl Covers {
+    /// Adds covers of a piece, and returns the index of the first one.
+    fn add(&mut self, count: usize, tensor: usize, expected: Sums) -> usize {
+        let first = self.found.len();
+        self.found.resize(first + count, [Sums::ZERO; 2]);
+        self.expected.resize(first + count, (tensor, expected));
+        first
+    }
+
+    /// The tensor of the first cover whose sums are not the expected ones.
+    fn first_wrong(&self) -> Option<usize> {
+        let mut covers = self.expected.iter().zip(&self.found);
+        let wrong = covers.find(|((_, expected), [_, found])| expected != found);
+        wrong.map(|((tensor, _), _)| *tensor)
+    }
+}
+
+/// Compares the pieces that this process has alone, and adds up the sums of the others.
+fn compare_pieces<M: PlacedMemory + ?Sized>(
+    memory: &mut M,
+    sums: &[(usize, &[Sums])],
+    covers: &mut Covers,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let mut pieces: Vec<(PartPiece, Sums)> = Vec::new();
+    for &(tensor, sums) in sums {
+        let info = memory.places().tensors().get(tensor);
+        if info.map(TensorInfo::pieces) != Some(sums.len() as u64) {
+            return Err(other_sums(memory, tensor));
+        }
+        let first_part = |piece| PartPiece {
+            tensor,
+            part: 0,
+            piece,
+        };
+        pieces.extend((0..).map(first_part).zip(sums.iter().copied()));
+    }
+    for pieces in pieces.chunks(PIECES) {
+        let mut wanted = Vec::new();
+        // The expected sums of each of them, and the first cover of its piece.
+        let mut expected = Vec::new();
+        for &(first, sums) in pieces {
+            let places = memory.places();
+            let cover = covers.add(places.covers(first.tensor), first.tensor, sums);
+            for part in 0..places.parts(first.tensor).len() {
+                wanted.push(PartPiece { part, ..first });
+                expected.push((sums, cover));
             }
         }
-        for pieces in pieces.chunks(PIECES) {
-            let mut wanted = Vec::new();
-            for &(tensor, piece, sums) in pieces {
-                let begin = joint.len();
-                joint.resize(begin + memory.places().covers(tensor), [Sums::ZERO; 2]);
-                expected.resize(joint.len(), (tensor, *sums));
-                for part in 0..memory.places().parts(tensor).len() {
-                    wanted.push(((tensor, part, piece), *sums, begin));
-                }
-            }
-            let asked: Vec<_> = wanted.iter().map(|(asked, ..)| *asked).collect();
-            let found = memory.sums(&asked)?;
-            for ((tensor, part, piece), expected, begin, found) in wanted
-                .into_iter()
-                .zip(found)
-                .map(|((asked, expected, begin), found)| (asked, expected, begin, found))
-            {
-                match memory.places().joins(tensor, part)? {
-                    None if found != expected => return Err(different(memory, tensor)),
-                    None => {}
-                    Some(covers) => {
-                        for cover in covers {
-                            let [_, all] = &mut joint[begin + cover];
-                            *all = all.plus(found);
-                        }
+        let found = memory.sums(&wanted)?;
+        for ((wanted, (expected, first_cover)), found) in wanted.iter().zip(expected).zip(found) {
+            match memory.places().joins(wanted.tensor, wanted.part)? {
+                Some(joined) => {
+                    for cover in joined {
+                        let [_, sum] = &mut covers.found[first_cover + cover];
+                        *sum = sum.plus(found);
                     }
                 }
-                let range = memory.places().tensors()[tensor].piece(piece);
-                progress.advance(range.end - range.start)?;
+                None if found != expected => return Err(other_sums(memory, wanted.tensor)),
+                None => {}
             }
+            let range = memory.places().tensors()[wanted.tensor].piece(wanted.piece);
+            progress.advance(range.end - range.start)?;
         }
-        Ok(())
-    };
-    let done = look();
-    let added = peers.add(&mut joint, done.as_ref().err());
-    done.and(added)?;
-    let wrong = expected
-        .iter()
-        .zip(&joint)
-        .find(|((_, expected), [_, found])| expected != found);
-    ensure(wrong.is_none(), &rules::SUM_04, String::new).map_err(|_| match wrong {
-        Some(((tensor, _), _)) => different(memory, *tensor),
-        None => Error::usage("no sums"),
-    })
+    }
+    Ok(())
+}
+
+fn other_sums<M: PlacedMemory + ?Sized>(memory: &M, tensor: usize) -> Error {
+    let error = Error::broken(&rules::SUM_04, "the memory has other sums than the version");
+    of_tensor(error, memory.places().tensors().get(tensor))
 }
 
 /// Writes the bytes of a piece of a tensor to wherever its lanes lie, whatever is there. A tensor

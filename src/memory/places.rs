@@ -76,6 +76,17 @@ pub struct TensorPart {
     covers: Option<Vec<usize>>,
 }
 
+/// A piece of a tensor, as far as a part has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartPiece {
+    /// The number of the tensor.
+    pub tensor: usize,
+    /// The number of the part among those of the tensor.
+    pub part: usize,
+    /// The number of the piece.
+    pub piece: u64,
+}
+
 /// A dimension in lanes: of the tensor, and which of it is here, and how far apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Dimension {
@@ -426,6 +437,11 @@ impl Places {
         }
         let part = self.whole(tensor).ok_or_else(wrong)?;
         part.spans(offset / width..end / width)
+    }
+
+    /// The part that has some of a piece.
+    pub fn part(&self, of: &PartPiece) -> Option<&TensorPart> {
+        self.parts(of.tensor).get(of.part)
     }
 
     /// The parts of a tensor that are here.

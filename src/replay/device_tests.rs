@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::limits::address;
-use crate::memory::{PlacedMemory, Places, Region, Span};
+use crate::memory::{PartPiece, PlacedMemory, Places, Region, Span};
 use crate::sums::Sums;
 use crate::tensor::{MemoryState, State, TensorInfo};
 
@@ -184,15 +184,13 @@ impl PlacedMemory for Device {
         self.synchronize()
     }
 
-    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
+    fn sums(&mut self, wanted: &[PartPiece]) -> Result<Vec<Sums>> {
         self.synchronize()?;
-        let sums = wanted.iter().map(|&(tensor, part, piece)| {
-            let (info, part) = (
-                &self.places.tensors()[tensor],
-                &self.places.parts(tensor)[part],
-            );
+        let sums = wanted.iter().map(|wanted| {
+            let info = &self.places.tensors()[wanted.tensor];
+            let part = self.places.part(wanted).unwrap();
             let width = info.dtype().lane_bytes();
-            let range = info.piece(piece);
+            let range = info.piece(wanted.piece);
             let count = address(range.end - range.start).unwrap() / width;
             let (numbers, places) = part.find(range.start / width as u64, (0..).take(count));
             let lane =

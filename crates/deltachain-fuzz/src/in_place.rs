@@ -4,7 +4,7 @@
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::StateSums;
 use deltachain::memory::{
-    Alone, Changes, LentState, PlacedMemory, Places, Region, Span, check_sums,
+    Alone, Changes, LentState, PartPiece, PlacedMemory, Places, Region, Span, check_sums,
 };
 use deltachain::sums::Sums;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
@@ -475,12 +475,15 @@ impl PlacedMemory for SlowMemory {
         Ok(())
     }
 
-    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
+    fn sums(&mut self, wanted: &[PartPiece]) -> Result<Vec<Sums>> {
         let data: Vec<Vec<u8>> = self.data().collect();
-        let sums = wanted.iter().map(|&(tensor, _, piece)| {
-            let range = self.places.tensors()[tensor].piece(piece);
+        let sums = wanted.iter().map(|wanted| {
+            let range = self.places.tensors()[wanted.tensor].piece(wanted.piece);
             let place = |place| usize::try_from(place).expect("it is in memory");
-            Sums::of_bytes(0, &data[tensor][place(range.start)..place(range.end)])
+            Sums::of_bytes(
+                0,
+                &data[wanted.tensor][place(range.start)..place(range.end)],
+            )
         });
         Ok(sums.collect())
     }

@@ -190,14 +190,14 @@ impl<'a> Told<'a> {
         }
     }
 
-    fn tell(&mut self, text: String) {
-        if self.texts.len() > MOST_TOLD || !self.texts.insert(text.clone()) {
+    fn tell(&mut self, text: &str) {
+        if self.texts.len() > MOST_TOLD || !self.texts.insert(text.to_owned()) {
             return;
         }
         if self.texts.len() > MOST_TOLD {
             self.observer.remark("more faults are not shown");
         } else {
-            self.observer.remark(&text);
+            self.observer.remark(text);
         }
     }
 }
@@ -277,7 +277,7 @@ impl ChainReader {
         let mut told = Told::new(observer);
         let mut attempt = Attempt::Usual;
         loop {
-            let request = self.request(attempt, version, to.last());
+            let request = Self::request(attempt, version, to.last());
             let error = match self.reach(request, to, observer, &mut told) {
                 Ok(reached) => {
                     // Whichever chain that was, it is the one from here on.
@@ -332,7 +332,6 @@ impl ChainReader {
 
     /// The plan that an attempt asks for.
     fn request<At>(
-        &self,
         attempt: Attempt,
         version: Option<u64>,
         last: Option<&HeldVersion<At>>,
@@ -406,7 +405,7 @@ impl ChainReader {
                 // Without a usable version here, a path from the version held is never one, and
                 // another line says why the version is loaded as a whole.
                 if to.base().is_some() || !fault.breaks(&["R-APP-01"]) {
-                    told.tell(format!("skipped a path: {fault}"));
+                    told.tell(&format!("skipped a path: {fault}"));
                 }
             }
             let plan = plan?;
@@ -429,7 +428,7 @@ impl ChainReader {
                 Ok((held, change)) => {
                     let fallback = why_whole(&plan, to);
                     if let Some(why) = fallback {
-                        told.tell(format!(
+                        told.tell(&format!(
                             "version {} is loaded as a whole: {why}",
                             plan.version
                         ));

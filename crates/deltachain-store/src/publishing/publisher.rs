@@ -6,7 +6,7 @@ use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::{Commit, ObjectName, Parent, Route, Trust};
-use deltachain::tensor::{Digest, TensorInfo};
+use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
 use crate::access::attempt::Attempt;

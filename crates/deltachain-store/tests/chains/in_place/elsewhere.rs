@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use deltachain::memory::{PlacedMemory, Places, Region, Span, TensorPart};
+use deltachain::memory::{PartPiece, PlacedMemory, Places, Region, Span, TensorPart};
 use deltachain::sums::Sums;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
@@ -319,16 +319,15 @@ impl PlacedMemory for Elsewhere {
         Ok(())
     }
 
-    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
+    fn sums(&mut self, wanted: &[PartPiece]) -> Result<Vec<Sums>> {
         take(&self.faults.reads)?;
         let rows = self.rows.lock().unwrap();
-        let sums = wanted.iter().map(|&(tensor, part, piece)| {
-            self.seen.lock().unwrap().summed.push(tensor);
-            let (info, part) = (
-                &self.places.tensors()[tensor],
-                &self.places.parts(tensor)[part],
-            );
-            let (width, range) = (info.dtype().lane_bytes(), info.piece(piece));
+        let sums = wanted.iter().map(|wanted| {
+            self.seen.lock().unwrap().summed.push(wanted.tensor);
+            let info = &self.places.tensors()[wanted.tensor];
+            let part = self.places.part(wanted).unwrap();
+            let width = info.dtype().lane_bytes();
+            let range = info.piece(wanted.piece);
             let [begin, end] = [range.start, range.end].map(|byte| usize::try_from(byte).unwrap());
             let mut bytes = vec![0; end - begin];
             for (lane, place) in lanes(part)
