@@ -229,7 +229,9 @@ impl Publisher {
                 next.extend(made.unchanged.drain(..).map(|part| part.shard));
             }
             changed = changed.saturating_add(stored.part.changed);
-            if let Some(most) = self.options.max_changed.filter(|_| head.state.is_there()) {
+            if let Some(most) = self.options.max_changed
+                && head.state.is_there()
+            {
                 let elements = lanes(model.state().tensors());
                 check_changed(most, lanes(&before), elements, changed)?;
             }
