@@ -46,11 +46,11 @@ impl Batch<'_> {
         self.staged.spans[self.span].lanes(self.lanes.clone())
     }
 
-    fn old_values(&self) -> &[u8] {
+    fn old_bytes(&self) -> &[u8] {
         &self.staged.old[self.values.clone()]
     }
 
-    fn new_values(&self) -> &[u8] {
+    fn new_bytes(&self) -> &[u8] {
         &self.staged.new[self.values.clone()]
     }
 }
@@ -100,12 +100,12 @@ impl HostLanes {
             let row_bytes = row(rows, batch.row())?;
             let held = &mut room[..batch.values.len()];
             read(row_bytes, width, batch.lanes()?, held)?;
-            if held != batch.old_values() {
+            if held != batch.old_bytes() {
                 // The foreign value stays where it is.
                 put_first_back(staged, done, rows, row)?;
                 return Ok(Some((batch.number, batch.span)));
             }
-            write(row_bytes, width, batch.lanes()?, batch.new_values())?;
+            write(row_bytes, width, batch.lanes()?, batch.new_bytes())?;
         }
         Ok(None)
     }
@@ -133,7 +133,7 @@ fn put_first_back<'s, R>(
             row_bytes,
             batch.staged.width,
             batch.lanes()?,
-            batch.old_values(),
+            batch.old_bytes(),
         )?;
     }
     Ok(())

@@ -157,7 +157,7 @@ impl TensorPart {
     }
 
     /// Whether all of the tensor is here.
-    pub fn is_all(&self) -> bool {
+    pub(super) fn is_all(&self) -> bool {
         self.covers.is_none()
     }
 
@@ -251,7 +251,7 @@ impl TensorPart {
     ///
     /// # Errors
     /// R-LIM-01 if they are more than the address space holds.
-    pub fn spans(&self, lanes: Range<u64>) -> Result<Vec<Span>> {
+    fn spans(&self, lanes: Range<u64>) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
         for one in self.stretches(lanes) {
             if one.step == 1 {
