@@ -1,6 +1,6 @@
-//! Where the package's memory comes from. The allocator of glibc keeps long pieces that are freed,
-//! for each thread that ever freed one; this package lives for days in processes that need the
-//! memory themselves, so it asks the system for long pieces and gives them back at once.
+//! The package's memory allocator. The allocator of glibc keeps long pieces that are freed, for
+//! each thread that ever freed one; this package lives for days in processes that need the memory
+//! themselves, so it asks the system for long pieces and gives them back at once.
 #![allow(
     unsafe_code,
     reason = "an allocator is unsafe code by its nature; the reason stands at each block"

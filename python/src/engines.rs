@@ -18,8 +18,8 @@ pub(crate) fn version_name(version: u64, digest: &str) -> String {
     deltachain::chain::version_name(version, digest)
 }
 
-/// Why a version does not fit the model in this directory, by names and shapes; None if it fits, or
-/// nobody knows.
+/// The reason why a version does not fit the model in this directory, by names and shapes; None if
+/// it fits, or if that is unknown.
 #[pyfunction]
 pub(crate) fn misfit(model: PathBuf, version: Shapes) -> Option<String> {
     deltachain_engines::misfit(&model, &version)

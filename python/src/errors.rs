@@ -71,7 +71,7 @@ pub(crate) fn own(py: Python<'_>, name: &str, message: &str, file: Option<&str>)
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
-/// As [`own`], with advice that is better than that of the class.
+/// Same as [`own`], with more specific advice than that of the class.
 pub(crate) fn advised(py: Python<'_>, name: &str, message: &str, advice: &str) -> PyErr {
     let made = (|| {
         let fields = PyDict::new(py);
@@ -81,7 +81,7 @@ pub(crate) fn advised(py: Python<'_>, name: &str, message: &str, advice: &str) -
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
-/// What was used has been closed.
+/// The error for an object that is used after it was closed.
 pub(crate) fn closed(py: Python<'_>) -> PyErr {
     advised(py, "USAGE", "USAGE: it has been closed", "open another one")
 }

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// How long the end waits for those inside, which may be in code of the caller's.
+/// Time that the end waits for calls under way, which may be in the caller's code.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Being inside.

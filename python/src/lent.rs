@@ -58,7 +58,7 @@ enum LentTensors {
 /// Memory that holds tensors.
 struct MemoryRow {
     address: usize,
-    /// Where the tensors lay that are in it.
+    /// The places at which its tensors were bound.
     places: Vec<Py<TensorPlace>>,
 }
 
@@ -259,7 +259,7 @@ impl LentMemory {
 }
 
 /// Changes tensors here with the interpreter's lock, so that no code in Python moves them after
-/// they have been compared. Whoever moves them without the lock is noticed afterwards.
+/// they have been compared. A move without the lock is noticed afterwards.
 fn still<T>(all: &[MemoryRow], rows: &[usize], change: impl FnOnce() -> Result<T>) -> Result<T> {
     gate::attach(|py| {
         check(py, all, rows)?;
@@ -270,8 +270,8 @@ fn still<T>(all: &[MemoryRow], rows: &[usize], change: impl FnOnce() -> Result<T
 }
 
 impl DeviceTensors {
-    /// Asks torch, when it has been seen that the tensors are where they were. What `changes` them
-    /// is looked at again.
+    /// Asks torch after checking that the tensors were not moved. Work that `changes` them is
+    /// followed by another check.
     fn ask<T: Send + 'static>(
         &self,
         all: &Arc<Vec<MemoryRow>>,
@@ -724,7 +724,7 @@ impl FoundTensors {
 }
 
 impl<'py> Finder<'py> {
-    /// Where a tensor that can be written to lies.
+    /// The location of a tensor that can be written to.
     fn located(&mut self, py: Python<'py>, place: &TensorPlace) -> PyResult<TensorLocation> {
         let (name, object) = (place.name(), place.tensor(py));
         let is_torch = self.is_torch(object)?;
@@ -809,7 +809,7 @@ impl<'py> Finder<'py> {
     }
 }
 
-/// How a tensor lies: in a row of bytes, with its address and length.
+/// Location of a tensor: in a row of bytes, with its address and length.
 struct TensorLocation {
     dtype: deltachain::tensor::Dtype,
     shape: Vec<u64>,
@@ -817,6 +817,6 @@ struct TensorLocation {
     address: usize,
     row: (usize, usize),
     is_torch: bool,
-    /// Of an object that does not move them.
+    /// The bytes of an object that does not move them.
     bytes: Option<ByteView>,
 }

@@ -85,7 +85,7 @@ impl ByteView {
 
     /// The bytes, to be written. The caller has asked that the object may be written to.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `bytes`. Nobody else in this library has a reference, since `self` is
+        // SAFETY: as for `bytes`. No other code in this library has a reference, since `self` is
         // borrowed.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
@@ -158,7 +158,7 @@ pub(crate) enum BufferOwner {
 }
 
 impl BufferOwner {
-    /// Where it lies, its items, their length in bytes, and their format for Python.
+    /// Its address, the number of its items, their length in bytes, and their format for Python.
     fn view(&self) -> (*const c_void, usize, usize, &'static CStr) {
         match self {
             Self::Bytes(bytes) => (bytes.as_ptr().cast(), bytes.len(), 1, c"B"),

@@ -30,7 +30,7 @@ struct PatchRow {
     values: Buffer,
 }
 
-/// How much is copied, or compared, at once.
+/// Number of bytes copied or compared at once.
 const BYTES_AT_ONCE: usize = 64 << 20;
 const ROWS_AT_ONCE: usize = 4096;
 
@@ -67,7 +67,7 @@ pub(crate) struct TensorChanges {
     info: TensorInfo,
     lanes: LaneNumbers,
     values: Vec<u8>,
-    /// Whether all values are given: lanes that nobody names are zero.
+    /// True if all values are given: lanes that are not named are zero.
     is_whole: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where tensors of torch and numpy lie. These libraries move, free and replace the memory of
+//! Places of tensors of torch and numpy. These libraries move, free and replace the memory of
 //! tensors that are still alive. So memory that is used later than it was bound is compared with
 //! what was bound first: here, for whoever reads or writes it, in Rust and in Python.
 
@@ -151,7 +151,7 @@ impl TensorPlace {
     }
 }
 
-/// How a tensor lies.
+/// Layout of a tensor.
 pub(crate) struct TensorLayout {
     pub(crate) address: usize,
     pub(crate) shape: Vec<u64>,

@@ -310,7 +310,7 @@ struct KnownHead {
     prepared: PreparedShards,
 }
 
-/// What the caller knows of the head.
+/// The caller's knowledge of the head.
 #[derive(Default)]
 struct SeenHead {
     /// True if a step was skipped that is lower than the newest one, and the caller was warned.
@@ -603,7 +603,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// What shows progress may hold the object that has this publisher.
+    /// The progress callback may refer to the object that has this publisher.
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         visit.call(&self.progress)
     }

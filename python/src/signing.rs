@@ -24,7 +24,7 @@ pub(crate) struct KeySigner {
 pub(crate) struct TrustedKeys {
     /// Public keys, each for all chains or followed by those that it is for.
     keys: Vec<String>,
-    /// How many of them have to sign.
+    /// Number of keys that must sign.
     quorum: usize,
 }
 

@@ -54,8 +54,8 @@ impl Stream {
         version: Arc<LentVersion>,
         threads: Option<Threads>,
     ) -> PyResult<Self> {
-        // Not the others' threads, which would wait for as long as somebody keeps this and takes
-        // nothing.
+        // A pool of its own: shared threads would be blocked as long as the caller keeps this and
+        // takes nothing.
         let pool = new_pool(py, threads)?;
         let (sender, receiver) = sync_channel(AHEAD);
         let make = move || {
@@ -72,7 +72,7 @@ impl Stream {
             let made = pool.install(|| version.each_tensor(&mut take, &()));
             let made = made.and_then(|()| send(&sender, waiting));
             drop(version);
-            // Whoever does not listen any more wants no end.
+            // A receiver that is gone does not need the end.
             let _ = sender.send(made.map(|()| None));
         };
         let thread = thread::Builder::new()
@@ -83,7 +83,7 @@ impl Stream {
     }
 }
 
-/// Nobody wants the rest: what is built ends.
+/// Ends the build: the rest is not wanted.
 impl Drop for Stream {
     fn drop(&mut self) {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();

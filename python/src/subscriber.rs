@@ -99,7 +99,7 @@ impl Outcome {
     }
 }
 
-/// How a chain is polled.
+/// Polls a chain.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Polling {
     polling: Mutex<ChainPoller>,
@@ -229,7 +229,7 @@ struct LagFigures {
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct FollowerSettings {
-    /// Where the copy is kept; `None` for memory.
+    /// Directory of the copy; `None` for memory.
     directory: Option<PathBuf>,
     /// Patterns of the tensors that are wanted; `None` for all.
     tensors: Option<Vec<String>>,
@@ -251,7 +251,7 @@ pub(crate) struct Follower {
     caller: Arc<Caller>,
     /// Threads of its own for work that waits for other processes.
     pool: Mutex<Option<Arc<ThreadPool>>>,
-    /// How often the copy has been switched.
+    /// Number of switches of the copy.
     switches: AtomicU64,
     /// Whether a switch has begun and not come to its end.
     is_torn: AtomicBool,
@@ -283,7 +283,7 @@ pub(crate) struct PreparedUpdate {
     sums: Mutex<RowSums>,
 }
 
-/// The facts that are told of a switch.
+/// Facts about a switch.
 #[derive(Clone, IntoPyObject)]
 struct SwitchFacts {
     downloaded: u64,
@@ -387,7 +387,7 @@ impl Follower {
         )
     }
 
-    /// How far the copy is proven to be the version held; None if nothing is.
+    /// Level of proof that the copy is the held version; None if no version is held.
     #[getter]
     fn proof(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         let copy = free(py, &self.copy)?;
@@ -396,7 +396,7 @@ impl Follower {
         )
     }
 
-    /// How often the copy has been switched.
+    /// Number of switches of the copy.
     #[getter]
     fn switches(&self) -> u64 {
         self.switches.load(Ordering::SeqCst)
@@ -514,7 +514,7 @@ impl Follower {
                 &how,
             );
             if is_half_done.into_inner() {
-                // It has panicked, and nobody knows what the copy holds.
+                // The call panicked, and the content of the copy is unknown.
                 close(py, &mut copy)?;
             }
             switched?;
@@ -524,7 +524,7 @@ impl Follower {
             .ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
     }
 
-    /// How far a version is behind the head, as far as the store tells.
+    /// Lag of a version behind the head, as far as the store has times.
     fn lag(&self, py: Python<'_>, version: u64) -> PyResult<LagFigures> {
         let store = self.store.get();
         let lag = store.work(py, How::default(), |store, _| Ok(lag(store, version)))?;
@@ -599,8 +599,8 @@ impl Follower {
 
     // For tensors of the caller's.
 
-    /// Where those are that are given of a version's tensors; `torch` reads and writes them if some
-    /// are on a device.
+    /// The places of the given tensors of a version; `torch` reads and writes them if some are on a
+    /// device.
     fn place(
         &self,
         py: Python<'_>,
@@ -752,7 +752,7 @@ impl Follower {
         self.with_into(py, |follower| follower.doubt(why))
     }
 
-    /// What shows progress may hold whoever has this, and so this.
+    /// The progress callback may refer to the owner of this object, and so to this object.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.progress)
     }

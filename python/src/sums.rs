@@ -9,7 +9,7 @@ use crate::memory::{Buffer, BufferOwner, ByteView};
 use crate::tensors::{Finder, TensorBytes};
 use crate::work::{How, run};
 
-/// How much one thread takes at once; an even number.
+/// Number of bytes that one thread takes at once; even.
 const AT_ONCE: usize = 1 << 20;
 
 /// The fixed numbers that units are multiplied with: 4096 for each of the two sums by place, 2048

@@ -17,10 +17,10 @@ use crate::gate;
 use crate::memory::{ByteView, borrowed};
 use crate::places::TensorPlace;
 
-/// Bytes that are read at a time, of memory that somebody else has.
+/// Number of bytes read at a time from foreign memory.
 pub(crate) const STRETCH: usize = 16 << 20;
 
-/// Where a tensor's bytes are.
+/// Place of a tensor's bytes.
 pub(crate) enum TensorBytes {
     /// In memory that is read where it is.
     Here(ByteView),
@@ -77,7 +77,7 @@ impl<'py> Finder<'py> {
             .import("sys")?
             .getattr("modules")?
             .cast_into::<PyDict>()?;
-        // Nobody has tensors of a library that has not been imported.
+        // A library that was not imported has no tensors.
         let class = |module: &str, class: &str| -> PyResult<Option<Bound<'py, PyAny>>> {
             // While it is being imported, a module may lack it.
             Ok(modules

@@ -21,7 +21,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use crate::errors;
 use crate::gate;
 
-/// How often the waiting thread looks up: for signals, progress and remarks.
+/// Interval at which the waiting thread checks for signals, progress and remarks.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// More threads than any machine has processors for would only cost memory.
@@ -66,7 +66,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads {
     }
 }
 
-/// How work is done: by how many threads, with which progress function, until when.
+/// Settings of a call's work: number of threads, progress function, time limit.
 #[derive(Default)]
 pub(crate) struct How {
     /// Threads that compute; as many as there are processors, and two at least, if `None`.
@@ -140,8 +140,7 @@ impl Caller {
     /// Does something in the caller's thread.
     ///
     /// # Errors
-    /// USAGE if nobody waits; IO if it has raised something, which the call then
-    /// [raises](Self::take).
+    /// USAGE if no call waits; IO if it raised something, which the call then [raises](Self::take).
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(Python<'_>) -> PyResult<T> + Send + 'static,
@@ -342,7 +341,7 @@ pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
-/// As [`run_until`], for callers to whom it is an error that [`How::until`] has ended the work.
+/// Same as [`run_until`], but a time limit that ended the work is an error.
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
     how: &How,
@@ -367,7 +366,7 @@ pub(crate) fn run_until<T: Send>(
     run_apart(py, how, |watch| pool.install(|| work(watch)))
 }
 
-/// The same in a thread that is none of the pool's: for work that mostly waits.
+/// Same as [`run`], in a thread outside the pool: for work that mostly waits.
 pub(crate) fn run_apart<T: Send>(
     py: Python<'_>,
     how: &How,
@@ -377,7 +376,7 @@ pub(crate) fn run_apart<T: Send>(
         return Ok(None);
     }
     if gate::is_closed() {
-        // Nobody would wait for the threads.
+        // No code would wait for the threads.
         return Err(errors::usage(py, "the interpreter is about to end", None));
     }
     let watch = Watch::new(how.deadline);
@@ -529,7 +528,7 @@ impl<T> OfProcess<T> {
         self.value.as_ref().ok_or_else(|| errors::closed(py))
     }
 
-    /// As [`get`](Self::get).
+    /// Same as [`get`](Self::get).
     pub(crate) fn get_mut(&mut self, py: Python<'_>) -> PyResult<&mut T> {
         self.check(py)?;
         self.value.as_mut().ok_or_else(|| errors::closed(py))

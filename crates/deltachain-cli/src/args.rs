@@ -269,7 +269,7 @@ pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
             if json {
                 failure::report_as_json(&usage_error(&error));
             } else {
-                // Help that cannot be written because nobody reads it any more is not a failure.
+                // Help that cannot be written because its reader has gone is not a failure.
                 let _ = if error.use_stderr() {
                     write!(
                         anstream::stderr(),
@@ -400,7 +400,7 @@ mod tests {
         all.build();
         let mut checked = 0;
         for command in all.get_subcommands() {
-            // Of `follow` it is about servers, of `status` about the directory, too.
+            // For `follow` it is about servers, for `status` also about the directory.
             for argument in command
                 .get_arguments()
                 .filter(|argument| argument.get_long() != Some("max-lag"))

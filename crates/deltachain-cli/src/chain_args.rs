@@ -32,7 +32,7 @@ pub(crate) struct ChainArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// How to talk to a store.
+/// Options of the access to a store.
 #[derive(Debug, Args)]
 pub struct StoreArgs {
     /// Setting of the store, such as endpoint, region, timeout, retries or max-rate; repeatable

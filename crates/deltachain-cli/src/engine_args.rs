@@ -80,8 +80,8 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineArgs {
-    /// The requests to servers that are brought to the versions in `directory`, or to these
-    /// versions by themselves if that has no tensors. They are looked at every `poll`.
+    /// The engine whose servers get the versions in `directory`, or download them if the directory
+    /// has no tensors. Servers are polled every `poll`.
     pub(crate) fn engine(
         &self,
         kind: EngineKind,

@@ -17,7 +17,7 @@ const PAGE: &str = include_str!("explain/errors.md");
 const CAUSE: &str = "**Usual cause.** ";
 const REMEDY: &str = "**What to do.** ";
 
-/// As many similar names are shown for one that does not exist.
+/// Maximum number of similar names shown for a name that does not exist.
 const SIMILAR: usize = 5;
 
 /// All about a rule or a class.

@@ -1,5 +1,5 @@
-//! How errors are shown: class, rule, message, places and advice; as lines or as JSON. Chooses the
-//! exit code.
+//! Shows errors: class, rule, message, places and advice; as lines or as JSON. Chooses the exit
+//! code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
     if output.is_json() {
         report_as_json(error);
     } else if interrupt::happened() {
-        // Nobody knows what became of a request that was given up.
+        // The result of a request that was given up is unknown.
         let given_up = (error.class() == ErrorClass::Io)
             .then(|| error.file())
             .flatten();
@@ -52,7 +52,7 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
 
 /// Shows an error to those who asked for JSON.
 pub(crate) fn report_as_json(error: &Error) {
-    // If standard output is gone there is nobody left to tell.
+    // If standard output is closed, there is no other place for the message.
     let _ = print_json(&json!({ "error": Problem::from(error) }));
 }
 

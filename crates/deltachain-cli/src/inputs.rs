@@ -21,7 +21,7 @@ impl OpenedLink {
     /// Opens it.
     ///
     /// # Errors
-    /// As of [`LinkReader::open`]; USAGE if there is no such file.
+    /// Same errors as [`LinkReader::open`]; USAGE if the file does not exist.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
         require([path])?;
         let reader = FileSource::open(path)

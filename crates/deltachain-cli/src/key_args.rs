@@ -9,7 +9,7 @@ use crate::chain_args::{ChainArgs, StoreArgs};
 use crate::shared_args::parse_digest;
 use crate::signature_args::SignArgs;
 
-/// What is done with keys.
+/// Commands for keys.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
     /// Make a secret key, and print its public key

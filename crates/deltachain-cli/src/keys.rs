@@ -155,7 +155,7 @@ pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     })?;
     let written = writeln!(file, "{}", key.to_text()).and_then(|()| file.sync_all());
     if let Err(error) = written {
-        // Half a key is none.
+        // A partly written key is useless.
         let _ = std::fs::remove_file(path);
         return Err(Error::io("writing", error).in_file(path));
     }
@@ -365,8 +365,8 @@ impl Signer for CommandSigner {
 impl CommandSigner {
     /// The text that the command prints, or why it did not succeed.
     fn ask(&self, text: &[u8]) -> io::Result<Result<Vec<u8>, String>> {
-        // Files, not pipes: nobody waits for a command that does not read, or for one that leaves a
-        // child behind.
+        // Files, not pipes: a command that does not read, or leaves a child behind, would block a
+        // pipe.
         let (mut question, mut answer) = (tempfile::tempfile()?, tempfile::tempfile()?);
         question.write_all(text)?;
         question.seek(SeekFrom::Start(0))?;

@@ -23,7 +23,7 @@ pub(crate) struct NotCovered {
     names: Vec<String>,
     /// Other files, of base or target, that are not the same in both.
     differing: Vec<String>,
-    /// Parts of the target's directory that have not been looked at.
+    /// Parts of the target's directory that were not read.
     left_out: Vec<String>,
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::progress::Meter;
 use crate::shared_args::Global;
 
-/// How to print for the user.
+/// Settings of the output for the user.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     json: bool,
@@ -21,7 +21,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// As the options say. Colours and progress bars are for terminals.
+    /// Settings from the options. Colours and progress bars are for terminals.
     pub(crate) fn new(options: &Global) -> Self {
         let bars = !options.json && !options.quiet && io::stderr().is_terminal();
         Self {
@@ -105,7 +105,7 @@ impl Output {
         )
     }
 
-    /// Where progress bars are drawn.
+    /// The target of progress bars.
     pub(crate) fn target(self) -> ProgressDrawTarget {
         if self.bars {
             ProgressDrawTarget::stderr()

@@ -49,7 +49,7 @@ pub fn main<P: Parser>(
     };
     let code = guarded(work).unwrap_or_else(|error| failure::report(&error, output));
     // A Rust program would flush at its end, but the caller of this function may end in another
-    // way. If nobody reads the output, that is not a failure.
+    // way. A closed output is not a failure.
     let _ = io::stdout().flush();
     code
 }

@@ -79,7 +79,7 @@ pub fn one_of<T: Copy + Send + Sync + 'static>(
     })
 }
 
-/// How the values of new links are coded.
+/// Profiles of new links.
 #[derive(Debug, Args)]
 pub(crate) struct ProfilesArgs {
     /// How values are coded; comma-separated: a link for each profile
@@ -88,7 +88,7 @@ pub(crate) struct ProfilesArgs {
     pub(crate) profile: Vec<Profile>,
 }
 
-/// What a link may make this program allocate and write.
+/// Limits for what a link may make this program allocate and write.
 #[derive(Debug, Args)]
 pub struct LimitArgs {
     /// Limit for untrusted links: index, new or coded; or none; repeatable

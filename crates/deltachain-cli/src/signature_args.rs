@@ -12,7 +12,7 @@ use deltachain::tensor::Digest;
 
 use crate::shared_args::{SIGNATURES, parse_digest, parse_seconds};
 
-/// Who signs.
+/// Keys that sign.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_field_names, reason = "the options have these names")]
 pub(crate) struct SignArgs {
@@ -54,7 +54,7 @@ pub(crate) struct TrustArgs {
     pub(crate) quorum: Option<usize>,
 }
 
-/// How a publisher signs, and whose versions it follows.
+/// Keys with which a publisher signs, and keys that it trusts.
 #[derive(Debug, Args)]
 pub(crate) struct PublisherSignatureArgs {
     #[command(flatten)]

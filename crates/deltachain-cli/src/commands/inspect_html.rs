@@ -18,7 +18,7 @@ const PAGE: &str = include_str!("../../data/inspector.html");
 const MARKS: [&str; 2] = ["<!--data-->", "<!--/data-->"];
 /// Browsers hold a page as text, and texts of more than about 500 MB make them fail.
 const MOST_BYTES: u64 = 256 << 20;
-/// How much is encoded at one time: whole groups of three bytes, so that parts fit together.
+/// Number of bytes encoded at one time: whole groups of three bytes, so that parts fit together.
 const STRETCH: usize = 3 << 20;
 
 /// Checks all that can be known before the link has been read.

@@ -1,5 +1,5 @@
-//! The command of `follow --exec`: run for each version until it succeeds, ended when it takes too
-//! long or nobody wants it any more.
+//! The command of `follow --exec`: runs for each version until it succeeds, and is ended when it
+//! takes too long or is not wanted any more.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -12,9 +12,9 @@ use deltachain_store::{CommandStatus, HeldVersion, Ran, Records};
 
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// How long a command has to end when it is asked to, before it is ended by force.
+/// Time for a command to end by itself before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often a command that runs is looked at.
+/// Interval at which a running command is checked.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The command that the user wants to be run, and how.
@@ -51,7 +51,7 @@ struct Tries {
     next: Instant,
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CommandResult {
     Succeeded,
@@ -235,7 +235,7 @@ pub(crate) fn shell(command: &str) -> Command {
 fn end(child: &mut Child) {
     use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
     let group = Pid::from_child(child);
-    // An error says that there is nobody any more.
+    // An error means that the process group is empty.
     let mut left = kill_process_group(group, Signal::TERM).is_ok();
     let began = Instant::now();
     while left && began.elapsed() < GRACE {

@@ -17,11 +17,11 @@ use tokio::runtime::{self, Runtime};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-/// How long, in time and in bytes, a request may be.
+/// Limits of a request, in time and in bytes.
 const ASKING: Duration = Duration::from_secs(5);
 const LONGEST_QUESTION: usize = 8192;
 
-/// How long all of a connection may take. Some pages ask servers first, which takes some seconds.
+/// Time limit of a connection. Some pages ask servers first, which takes some seconds.
 const CONNECTION: Duration = Duration::from_secs(30);
 
 /// A path, and what it shows.
@@ -53,7 +53,7 @@ impl Answer {
     }
 }
 
-/// An address that has been taken. Nobody is answered yet.
+/// A bound address. Requests are not answered yet.
 #[derive(Debug)]
 pub(crate) struct Port {
     listener: TcpListener,
@@ -111,7 +111,7 @@ impl Drop for HttpServer {
 }
 
 async fn answer_all(listener: tokio::net::TcpListener, pages: Arc<Vec<Page>>) {
-    // One after the other: nobody can make the program hold many connections.
+    // One after the other, so that clients cannot make the program hold many connections.
     loop {
         let Ok((connection, _)) = listener.accept().await else {
             // No more files can be open, perhaps: not at once again.

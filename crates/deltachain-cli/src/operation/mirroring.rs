@@ -1,4 +1,4 @@
-//! What a service that copies a chain shows: metrics for Prometheus, and whether it is healthy.
+//! Pages of a service that copies a chain: metrics for Prometheus, and health.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ pub(crate) struct MirrorStatus {
     faults: Arc<Mutex<Faults>>,
 }
 
-/// What is wrong at the moment.
+/// Current problems.
 #[derive(Debug, Default)]
 struct Faults {
     has_succeeded: bool,

@@ -18,7 +18,7 @@ use crate::operation::http::{Answer, Page};
 pub(crate) struct Readiness {
     fleet: Arc<Fleet>,
     most: MaxLag,
-    /// How following goes.
+    /// The status of the follower.
     status: Mutex<FollowStatus>,
     /// Whether this process follows, and does not end.
     is_followed: AtomicBool,
@@ -51,7 +51,7 @@ impl Readiness {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How following goes now.
+    /// Sets the status of the follower after a poll.
     pub(crate) fn polled(&self, status: &FollowStatus) {
         self.status().clone_from(status);
     }
@@ -61,7 +61,7 @@ impl Readiness {
         self.is_followed.store(false, Ordering::Relaxed);
     }
 
-    /// How the servers are, by the last look at each.
+    /// The readiness of the servers at the last poll of each.
     pub(crate) fn last(&self) -> Vec<ServerReadiness> {
         self.judge(self.fleet.servers())
     }

@@ -244,7 +244,7 @@ impl Directory {
         self.other_files == OtherFiles::Assets && !plan.assets.is_empty()
     }
 
-    /// Makes the directory again if somebody has removed it. Whether it had to.
+    /// Creates the directory again if it was removed. Returns true if it was.
     fn find_directory(&mut self, observer: &dyn Observer) -> Result<bool> {
         if self.kept.is_there() {
             return Ok(false);

@@ -25,7 +25,7 @@ use crate::observer::Observer;
 const CACHE_BYTES: u64 = 1 << 30;
 
 deltachain::setters! {
-    /// How a follower works.
+    /// Options of a follower.
     #[derive(Debug, Clone)]
     pub struct FollowerOptions {
         /// Limits for what documents and links may make the follower allocate and write.
@@ -147,8 +147,8 @@ pub struct Follower<P> {
     pub(crate) place: P,
 }
 
-/// Where a follower keeps its version: a [`Directory`](crate::Directory), [`Memory`](crate::Memory)
-/// or memory of the caller, [`InPlace`](crate::InPlace).
+/// Place where a follower keeps its version: a [`Directory`](crate::Directory),
+/// [`Memory`](crate::Memory) or memory of the caller, [`InPlace`](crate::InPlace).
 pub trait Place: Destination {}
 
 impl<P: Destination> Place for P {}

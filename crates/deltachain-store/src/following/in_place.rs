@@ -1,6 +1,6 @@
-//! A follower for memory that somebody else has: of this process, of a device, or of several
-//! processes together. Lanes are proven by sums and written where they are; what cannot be taken so
-//! is loaded as a whole.
+//! A follower of caller-owned memory: of this process, of a device, or of several processes
+//! together. Lanes are proven by sums and written in place; a version that cannot be taken in this
+//! way is loaded as a whole.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -288,10 +288,11 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         self.place.fault == Some(Fallback::Torn)
     }
 
-    /// The caller knows why the next version must be loaded as a whole. [`Fallback::Torn`]: nobody
-    /// knows what the memory holds. [`Fallback::Place`]: it lies elsewhere than before, or it is
-    /// not known where, and has to be [bound](Self::bind) again. [`Fallback::Budget`]: there was no
-    /// room for the changes of a version, which counts if nothing else is known.
+    /// Makes the next version be loaded as a whole, for a reason that the caller knows.
+    /// [`Fallback::Torn`]: the content of the memory is unknown. [`Fallback::Place`]: the memory
+    /// was moved, or its place is unknown, and it must be [bound](Self::bind) again.
+    /// [`Fallback::Budget`]: there was no room for the changes of a version; another known reason
+    /// has priority.
     pub fn doubt(&mut self, why: Fallback) {
         let counts = match why {
             Fallback::Place => {
@@ -446,10 +447,10 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         Ok(())
     }
 
-    /// The memory holds the version from now on; of a whole one nothing is proven.
+    /// Makes the prepared version the held one; a whole version is not proven by this.
     ///
     /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared, or nobody has
+    /// USAGE if the memory is not what it was when this was prepared, or the load was not
     /// [begun](Self::begin).
     pub fn finish(&mut self, prepared: &PreparedVersion<InPlace<M>>) -> Result<SwitchReport<()>> {
         self.place.check_epoch(prepared)?;
@@ -498,11 +499,11 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         self.place.note(done)
     }
 
-    /// As [`check`](Self::check), for a caller that has [loaded](Self::finish) the version in its
-    /// own way: if the memory is something else, the version counts as held all the same.
+    /// Same as [`check`](Self::check), for a caller that has [loaded](Self::finish) the version in
+    /// its own way: if the memory has another content, the version still counts as held.
     ///
     /// # Errors
-    /// As for [`check`](Self::check).
+    /// Same errors as [`check`](Self::check).
     pub fn compare(&mut self, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
         let expected = match self.place.to_prove() {
             Ok(None) => return Ok(None),
@@ -540,12 +541,12 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         Ok(Some(Proof::Memory))
     }
 
-    /// Hashes the memory and compares it with what the version held is.
+    /// Hashes the memory and compares it with the held version.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: it holds no version then. USAGE if it
-    /// holds none already, or if the processor cannot read it. The observer's error, if it stops
-    /// the work.
+    /// R-APP-01 (`WRONG_BASE`) if the memory was written to: it then holds no version. USAGE if it
+    /// held no version before, or if the processor cannot read it. The observer's error, if it
+    /// stops the work.
     pub fn verify(&mut self, observer: &dyn Observer) -> Result<()> {
         let done = self.place.verify(&self.reader, observer);
         self.place.note(done).map(drop)
@@ -664,7 +665,7 @@ impl<M: PlacedMemory> InPlace<M> {
                         .ok_or_else(missing)?;
                     fill(memory, number, piece, &bytes)
                 });
-            // Bad links are told from good ones before the next attempt.
+            // The next attempt proves links before it loads them.
             self.links_failed |= loaded.as_ref().is_err_and(|error| error.rule().is_some());
             loaded
         })
@@ -683,7 +684,7 @@ impl<M: PlacedMemory> InPlace<M> {
         let put_back = changes.put_back(memory);
         let voted = peers.vote(put_back.as_ref().err());
         if put_back.is_ok() && voted.is_ok_and(|failed| failed.is_none()) {
-            // If somebody has written to the memory, it is no version.
+            // Memory that was written to does not hold a version.
             self.fault = is_other(&error).then_some(Fallback::Proof);
         }
         error

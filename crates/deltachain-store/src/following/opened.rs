@@ -19,7 +19,7 @@ struct OpenShard {
     links: Vec<LinkReader<FileSource>>,
 }
 
-/// What links of a shard start from.
+/// The base of the links of a shard.
 #[derive(Debug)]
 pub(crate) struct LinkBase {
     pub(crate) table: StateTable,
@@ -47,7 +47,7 @@ impl OpenLinks {
         }
     }
 
-    /// What the links of each shard start from.
+    /// The base of the links of each shard.
     pub(crate) fn bases(&self) -> impl Iterator<Item = &LinkBase> {
         self.shards.iter().map(|shard| &shard.base)
     }

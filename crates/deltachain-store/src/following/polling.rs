@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const SHORT_POLLS: u32 = 19;
 
 deltachain::setters! {
-    /// How a chain is followed.
+    /// Options for following a chain.
     #[derive(Debug, Clone)]
     pub struct FollowOptions {
         /// The shortest pause between two polls. While there is nothing new, pauses grow. Up to
@@ -122,7 +122,7 @@ pub struct Poller {
     options: FollowOptions,
     /// The next pause.
     pause: Duration,
-    /// How many polls only ask for the next commit.
+    /// Number of polls that only ask for the next commit.
     short_polls: u32,
     /// Why the last poll failed.
     remark: Option<Remark>,
@@ -167,7 +167,7 @@ impl Poller {
     /// Polls once: prepares the head. `None` if it is held already.
     ///
     /// # Errors
-    /// As for [`Follower::prepare`]: ask [`failed`](Self::failed) whether to retry.
+    /// Same errors as [`Follower::prepare`]; [`failed`](Self::failed) decides whether to retry.
     pub fn poll<P: Place>(
         &mut self,
         follower: &mut Follower<P>,
@@ -201,7 +201,7 @@ impl Poller {
         Ok(prepared)
     }
 
-    /// After a failure. Gives the error back if a retry may help; the observer is told of it at the
+    /// Handles a failure. Returns the error if a retry may help; the observer learns of it at the
     /// next pause.
     ///
     /// # Errors
@@ -261,8 +261,7 @@ impl Poller {
     }
 }
 
-/// How far a version is behind. Nothing depends on it, so that what cannot be found out is left
-/// open.
+/// The lag of a version. Nothing depends on it, so unknown parts are left open.
 pub fn lag(store: &Store, version: u64) -> Lag {
     let head = store
         .listing(version)
@@ -276,8 +275,8 @@ pub fn lag(store: &Store, version: u64) -> Lag {
     }
 }
 
-/// When the commit of a version was stored, by the store's clock. `None` if there is none, or the
-/// store does not tell.
+/// The time at which the commit of a version was stored, by the store's clock. `None` if the commit
+/// does not exist or the store has no times.
 ///
 /// # Errors
 /// IO.

@@ -35,11 +35,11 @@ const AT_ODDS: [&str; 7] = [
 /// The error if the chain does not have the version held any more.
 const BEHIND: [&str; 4] = ["R-CHN-04", "R-CHN-05", "R-CHN-13", "R-CHN-14"];
 
-/// Where versions go: a directory or memory.
+/// Destination of versions: a directory or memory.
 pub trait Destination: Sized {
     /// The changes that a prepared version makes.
     type Change;
-    /// Where a version is, as [`SwitchReport`] says it.
+    /// Place of a version in a [`SwitchReport`].
     type At: Default + Clone;
 
     /// Whether links are taken in place where they can be: then their files are fetched whole, and
@@ -66,7 +66,7 @@ pub trait Destination: Sized {
         true
     }
 
-    /// As [`Follower::prepare`](crate::Follower::prepare).
+    /// Same as [`Follower::prepare`](crate::Follower::prepare).
     fn prepare(
         &mut self,
         reader: &ChainReader,
@@ -124,12 +124,13 @@ impl<P: Destination> PreparedVersion<P> {
 /// A version, ready; `None` if it is held already.
 type ReachResult<P> = Result<Option<PreparedVersion<P>>>;
 
-/// How many paths are tried for one version, and how many faults the observer is told: a chain may
-/// name any number of files that are not there.
+/// Maximum number of paths tried for one version, and of faults reported to the observer: a chain
+/// may name any number of missing files.
 const MOST_PATHS: u32 = 64;
 const MOST_TOLD: usize = 20;
 
-/// How many commits below the head are read to find one to which a user allows to go back.
+/// Number of commits below the head that are read to find the one to which the user allows a
+/// rollback.
 const LOOK_BACK: u64 = 64;
 
 /// A plan that is asked for.
@@ -147,7 +148,7 @@ struct PlanRequest {
 
 /// A plan whose links have been applied and proven.
 pub(crate) struct FollowedPlan<'a, T> {
-    /// What was made of the links.
+    /// The result of applying the links.
     pub(crate) built: T,
     /// The shards as they are then.
     pub(crate) shards: Vec<ShardRecord>,
@@ -169,14 +170,14 @@ enum Attempt {
         commit: Digest,
         is_chain_behind: bool,
     },
-    /// As before, but to the version of that commit.
+    /// Same as `Rollback`, but to the version of that commit.
     RollbackTo {
         commit: Digest,
         version: u64,
     },
 }
 
-/// What the observer has been told of faults: each text once, and not too many.
+/// Faults reported to the observer: each text once, and not too many.
 struct Told<'a> {
     observer: &'a dyn Observer,
     texts: BTreeSet<String>,
@@ -293,7 +294,7 @@ impl ChainReader {
         }
     }
 
-    /// What is tried when an attempt has failed with this error; `None` if nothing is left.
+    /// The attempt after one that failed with this error; `None` if no attempt is left.
     fn attempt_after<At>(
         &self,
         failed: Attempt,
@@ -551,7 +552,7 @@ impl ChainReader {
         }
     }
 
-    /// How layouts are looked at there (SPEC section 25.2).
+    /// The check of layouts at this destination (SPEC section 25.2).
     fn layouts<P: Destination>(&self) -> Option<Layouts> {
         P::HAS_FILES.then_some(if self.trust.is_some() {
             Layouts::Proven
@@ -610,7 +611,7 @@ impl ChainReader {
             observer,
         };
         let access = (&self.files, &self.cache, observer);
-        // Where no commit names the layouts, those of files count that are hashed as a whole.
+        // If the commit does not name the layouts, files must be hashed as a whole to prove them.
         let names_none = plan.hops.last().is_some_and(|hop| hop.layouts.is_none());
         let is_hashed = P::IS_IN_PLACE || layouts == Some(Layouts::Proven) && names_none;
         let in_parts = selection.patterns.is_some() && !is_hashed;

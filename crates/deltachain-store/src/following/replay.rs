@@ -26,12 +26,12 @@ pub(crate) struct PlanReplay<'a> {
     /// The tensors that are taken.
     pub(crate) selection: &'a Selection,
     pub(crate) limits: &'a Limits,
-    /// How layouts are looked at, where files are written by them.
+    /// The check of layouts, if files are written by them.
     pub(crate) layouts: Option<Layouts>,
     pub(crate) observer: &'a dyn Observer,
 }
 
-/// How a tool that writes files looks at layouts (SPEC section 25.2).
+/// Check of layouts by a tool that writes files (SPEC section 25.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layouts {
     /// They are compared with those that commits name.
@@ -174,7 +174,7 @@ impl PlanReplay<'_> {
     }
 
     /// The tensors of each shard that are built, and the tensors of all shards, ascending by name.
-    /// The observer is told how many bytes they are.
+    /// Reports the number of their bytes to the observer.
     fn tensors(
         &self,
         pushed: &[PushedShard<'_>],

@@ -23,7 +23,7 @@ pub(crate) struct BaseShard<'a> {
     pub(crate) table: StateTable,
     /// `None` if it comes from nothing.
     pub(crate) layout: Option<Layout>,
-    /// How far that layout is proven.
+    /// Level of proof of that layout.
     pub(crate) proof: LayoutProof,
     /// The sums of all of its tensors, as far as they are known, if sums are followed.
     pub(crate) sums: Option<StateSums>,

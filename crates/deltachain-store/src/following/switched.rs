@@ -9,7 +9,7 @@ use deltachain::tensor::Digest;
 
 use crate::fallback::Fallback;
 
-/// How long the phases took. Downloading and building overlap.
+/// Durations of the phases. Downloading and building overlap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PhaseTimes {
@@ -24,7 +24,7 @@ pub struct PhaseTimes {
     pub switch: Duration,
 }
 
-/// How far a version is behind.
+/// Lag of a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Lag {
@@ -62,14 +62,13 @@ pub struct SwitchReport<D = PathBuf> {
     /// Bytes of tensors that were written to the directory, or are kept beside the memory as
     /// changes and whole tensors.
     pub written: u64,
-    /// How long it took.
+    /// Durations of its phases.
     pub times: PhaseTimes,
-    /// How far it is proven that this is the version.
+    /// Level of proof that this is the version.
     pub proof: Proof,
     /// The reason why the version was loaded as a whole, for memory that is changed in place.
     /// `None` if it was taken in place, or is the first one.
     pub fallback: Option<Fallback>,
-    /// How far it was behind. `None` unless [`Follower::follow`](crate::Follower::follow) has found
-    /// out.
+    /// Its lag. `None` unless [`Follower::follow`](crate::Follower::follow) has measured it.
     pub lag: Option<Lag>,
 }

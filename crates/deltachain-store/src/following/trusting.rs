@@ -19,7 +19,7 @@ pub(crate) struct FollowerTrust {
     record: Mutex<TrustRecord>,
     /// The newest version that exists and is not signed, as it was found last.
     unsigned: Mutex<Option<UnsignedVersion>>,
-    /// Where the record is kept; in the process alone if `None`.
+    /// Directory of the record; `None` keeps it in the process only.
     directory: Option<PathBuf>,
 }
 

@@ -8,7 +8,7 @@ use deltachain::{Error, Result};
 /// Tensors that are read from other states, or written to them.
 pub(crate) struct View<'a, S: ?Sized> {
     infos: Vec<TensorInfo>,
-    /// Where each is, and its number there.
+    /// State and number of each tensor.
     places: Vec<(&'a S, usize)>,
 }
 

@@ -8,7 +8,7 @@ use deltachain::{Error, Result};
 
 use crate::assets::other_files::list_of;
 
-/// How many tensors are named.
+/// Maximum number of tensors in a message.
 const NAMED: usize = 5;
 
 /// Bytes that are read at a time; a multiple of the width of each dtype.
@@ -128,7 +128,7 @@ fn has_nonfinite(state: &dyn State, name: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// How many of these numbers are not finite. For described dtypes this is not known.
+/// Number of these values that are not finite; 0 for described dtypes, where this is unknown.
 fn not_finite(dtype: Dtype, bytes: &[u8]) -> u64 {
     fn count<const WIDTH: usize>(bytes: &[u8], is_not: impl Fn([u8; WIDTH]) -> bool) -> u64 {
         let values = bytes.as_chunks().0;

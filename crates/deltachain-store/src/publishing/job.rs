@@ -51,7 +51,7 @@ pub(crate) struct Job<'a> {
     pub(crate) observer: &'a dyn Observer,
 }
 
-/// Where the head's shard is, to make links from.
+/// The head's shard, to make links from.
 pub(crate) enum JobBase<'a> {
     /// Where the publisher's caller says. `last` are the digests of the head, if the publisher has
     /// made it: for [`Base::Last`].
@@ -87,7 +87,7 @@ struct Bases<'a> {
     kept: Option<&'a mut KeptVersion>,
     /// Whether all shards are in `kept`.
     is_whole: bool,
-    /// Where links are made.
+    /// The directory in which links are made.
     place: &'a Path,
     /// Whether the assets are the head's, as far as they count.
     has_same_assets: bool,
@@ -428,7 +428,7 @@ impl Job<'_> {
         let Some((_, first)) = links.first() else {
             return Err(Error::usage("no link has been made"));
         };
-        // All links lead to one state, or somebody writes to its files.
+        // All links must lead to one state; otherwise another process writes to its files.
         if links
             .iter()
             .any(|(_, link)| link.report.target != first.report.target)

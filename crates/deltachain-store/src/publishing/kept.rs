@@ -19,7 +19,7 @@ use crate::publishing::division::ShardState;
 use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 
-/// Where versions are built.
+/// Directory in which versions are built.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum KeptPlace<'a> {
     /// In this directory, and they stay there.

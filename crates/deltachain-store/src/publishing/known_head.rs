@@ -1,4 +1,4 @@
-//! What a publisher remembers of a chain's head. It saves requests and work; nothing depends on it.
+//! A publisher's memory of a chain's head. It saves requests and work; nothing depends on it.
 
 use std::collections::BTreeMap;
 

@@ -27,7 +27,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// How its tensors are spread over files; `None` for a single file without metadata.
+    /// The layout of its tensors; `None` for a single file without metadata.
     ///
     /// # Errors
     /// R-LAY-01 if there is no file for a tensor.
@@ -48,7 +48,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// To be read only once, since somebody else may be writing to it.
+    /// The state with bytes that are read only once, since another thread may be writing to it.
     pub(crate) fn lent(self) -> impl State + Copy + 'a {
         read_once(self.state())
     }

@@ -18,7 +18,7 @@ use crate::publishing::model::End;
 /// A key of a link's metadata (SPEC section 20).
 const NONCE_KEY: &str = "deltachain.nonce";
 
-/// How the links of a route are made.
+/// Coding of the links of a route.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RouteCoding {
     profile: Profile,

@@ -1,4 +1,4 @@
-//! How versions are published, and from what links are made.
+//! Options for publishing versions, and bases of links.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use crate::publishing::model::Model;
 use crate::publishing::policy::Snapshots;
 
 deltachain::setters! {
-    /// How versions are published.
+    /// Options for publishing versions.
     #[derive(Debug, Clone)]
     pub struct PublishOptions {
-        /// How values are coded: for each of these, given once, a version gets a route from each
-        /// version that it gets routes from. So each more costs a reading of both versions, and the
-        /// bytes of its links. A snapshot is coded in the first way. If [`Profile::Local`] is among
-        /// them, all links carry sums, and the routes that can be taken in place are marked.
+        /// Profiles of links: for each profile a version gets a route from each of its base
+        /// versions. So each further profile costs a reading of both versions, and the bytes of its
+        /// links. A snapshot is coded in the first way. If [`Profile::Local`] is among them, all
+        /// links carry sums, and the routes that can be taken in place are marked.
         pub profiles: Vec<Profile> = vec![Profile::default()],
         /// Metadata of the commit: step number, run name.
         pub metadata: BTreeMap<String, String> = BTreeMap::new(),
@@ -107,7 +107,7 @@ impl PublishOptions {
     }
 }
 
-/// Where a publisher finds the state of the head, to make links from.
+/// State of the head, to make links from.
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'a> {
     /// Nowhere: the version gets a snapshot and no link from the head. There may be no head.

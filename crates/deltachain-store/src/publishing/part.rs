@@ -21,7 +21,7 @@ pub struct ShardPart {
     /// Digest of the document that the commit is to follow.
     pub(crate) parent: Digest,
     pub(crate) shard: usize,
-    /// How many shards there are.
+    /// Number of all shards.
     pub(crate) of: usize,
     pub(crate) state: Digest,
     #[serde(rename = "tensors", with = "crate::access::table")]

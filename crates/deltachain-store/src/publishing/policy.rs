@@ -12,8 +12,8 @@ use crate::observer::Observer;
 /// The key of a commit's metadata that notes the cost of the path to its version (SPEC section 20).
 pub(crate) const PATH_BYTES_KEY: &str = "deltachain.path-bytes";
 
-/// How many commits before the head are read at most to find out what the path to it costs, where
-/// its own does not say.
+/// Maximum number of commits before the head that are read to find the cost of the path to it, if
+/// its own commit does not state it.
 const LOOK_BACK: u64 = 3;
 
 /// When a version gets a snapshot. Version 0 always has one, and so has a version that no link from
@@ -159,8 +159,8 @@ impl PathBytes {
     }
 }
 
-/// The versions from which this one gets a link, given how far apart links of each kind are; the
-/// one before is none of them.
+/// The versions, besides the one before, from which this version gets a link; `skips` has the
+/// distances between links of each kind.
 pub(crate) fn skipped_from(version: u64, skips: &[u64]) -> BTreeSet<u64> {
     let due = skips
         .iter()

@@ -45,7 +45,7 @@ pub struct Publisher {
     chain: Vec<u8>,
     /// The keys whose versions it follows, if that matters.
     trust: Option<Trust>,
-    /// What it remembers of the head.
+    /// Memory of the head.
     known: KnownHead,
     /// The documents that have been read to prune.
     documents: Documents,
@@ -143,8 +143,8 @@ impl Publisher {
         Ok(head)
     }
 
-    /// As [`repeated`](Self::repeated), by the newest version that this publisher has seen or
-    /// published: the store is not asked.
+    /// Same as [`repeated`](Self::repeated), by the newest version that this publisher has seen or
+    /// published, without a request to the store.
     ///
     /// # Errors
     /// USAGE if the metadata do not have the entry, or it is no integer.

@@ -32,7 +32,7 @@ use crate::output::{Output, printable};
 use crate::process;
 use crate::watcher::Watcher;
 
-/// How often servers that are waited for are looked at.
+/// Pause between two looks at servers that the command waits for.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
@@ -277,7 +277,7 @@ impl<'a> Operation<'a> {
     }
 
     fn switched(&mut self, switched: &SwitchReport) -> Result<()> {
-        // Somebody may have removed the whole directory, which has been made anew then.
+        // The whole directory may have been removed and created again.
         if !self.records.has_lock() {
             self.lock = self.records.lock();
         }

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     Ok(failure::code(found.problems.is_empty()))
 }
 
-/// Where to read about the problems.
+/// A hint where the problems are explained.
 pub(crate) fn explained(problems: &[Error]) -> Option<String> {
     more(problems.iter().filter_map(Error::rule))
         .map(|command| format!("note: for more: {command}"))

@@ -33,7 +33,7 @@ fn as_text(entries: &[LogEntry], trust: Option<&Trust>) -> String {
     if entries.is_empty() {
         return "no versions yet".to_owned();
     }
-    // For a chain that nobody signs, there is no column of signers.
+    // An unsigned chain gets no column of signers.
     let says = entries.iter().any(|entry| signers::has_any(&entry.signers));
     let signed = if says { "signed|" } else { "" };
     let columns = format!(">version|state|stored|routes (bytes)|{signed}notes");

@@ -17,7 +17,7 @@ use crate::operation::service;
 use crate::output::{Output, printable, report_on};
 use crate::watcher::Watcher;
 
-/// How often a waiting thread checks whether to go on waiting.
+/// Interval at which a waiting thread checks whether to go on waiting.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The longest pause after failures, unless --poll is longer.

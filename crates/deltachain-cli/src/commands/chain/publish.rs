@@ -18,7 +18,7 @@ use crate::other_files::list;
 use crate::output::{Output, printable, printable_path, report_on};
 use crate::watcher::watched;
 
-/// How long to wait before looking for a file again.
+/// Pause between two checks for a file.
 const PERIOD: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {

@@ -10,7 +10,7 @@ pub(crate) fn has_any(signers: &Signers) -> bool {
     !signers.claimed.is_empty() || signers.signed.is_some()
 }
 
-/// The trusted keys, or whoever claims to have signed if nobody says whom to trust.
+/// The trusted keys that signed, or without trust all keys with a note.
 pub(crate) fn as_text(signers: &Signers, trust: Option<&Trust>) -> String {
     let list = |names: Vec<&str>| printable(&names.join(", "));
     match (&signers.signed_by, trust) {

@@ -31,7 +31,7 @@ struct DividedHead<'a> {
     place: &'a Path,
 }
 
-/// Where the state of the head is.
+/// The state of the head.
 enum HeadState<'a> {
     /// Nowhere: no link is made from it.
     Nothing,
