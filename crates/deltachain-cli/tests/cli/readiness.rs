@@ -45,8 +45,10 @@ fn receive(mut connection: TcpStream) -> Option<(u16, Value)> {
         if let Some((head, body)) = all.split_once("\r\n\r\n") {
             let length = head
                 .lines()
-                .find_map(|line| line.strip_prefix("Content-Length: "))
-                .unwrap();
+                .filter_map(|line| line.split_once(": "))
+                .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+                .unwrap()
+                .1;
             if body.len() >= length.parse().unwrap() {
                 let status = head.split(' ').nth(1).unwrap().parse().unwrap();
                 return Some((status, serde_json::from_str(body).unwrap_or_default()));
