@@ -30,7 +30,7 @@ class FoundVersion(NamedTuple):
     """The directory of its files, without symbolic links. The follower removes it after the version
     after the next."""
     metadata: dict[str, str]
-    """What was given when it was published, such as the step."""
+    """The metadata given when it was published, such as the step."""
 
     def tensors(self, kind: Kind | None = None) -> Mapping[str, Any]:
         """Its tensors: views of mapped files, which stay valid when the files are removed. `kind`

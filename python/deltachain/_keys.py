@@ -77,7 +77,7 @@ class Trust:
         whole("quorum", self.quorum, 1)
 
     def check(self) -> None:
-        """Reads the keys, as whoever takes `trust=` does.
+        """Reads the keys, in the same way as calls with `trust=`.
 
         Raises:
             UsageError: if one is no public key, or there is no such file.
@@ -128,7 +128,7 @@ class TrustedKeys(NamedTuple):
 
     keys: list[str]
     quorum: int
-    """How many of the keys must have signed."""
+    """Number of keys that must have signed."""
 
 
 def signers(given: Signer | Sequence[Signer] | None) -> list[KeySigner]:

@@ -233,8 +233,8 @@ class _Unknown(NamedTuple):
 
 
 def place_of(value: Any) -> Any:
-    """Where a tensor lies, for comparisons with others that are alive; None if that is unknown. Of
-    a DTensor, where the part of this process lies."""
+    """Place of a tensor, for comparisons with other live tensors; None if it is unknown. For a
+    DTensor, the place of this process's part."""
     value = getattr(value, "_local_tensor", value)
     match kind_of(value):
         case "torch":

@@ -1,4 +1,4 @@
-"""Where the tensors of a checkpoint lie in tensors of torch: as a whole, or divided among
+"""Places of a checkpoint's tensors in tensors of torch: as a whole, or divided among
 processes."""
 
 from __future__ import annotations
@@ -199,14 +199,14 @@ def _placed(name: str, tensor: Any) -> tuple[slice, ...]:
             continue
         if kind != "Shard":
             raise _refused(name, f"the placement {placement} is not supported: give a Part")
-        # As `torch.chunk` divides: the last ones may have fewer rows, or none.
+        # Divided like `torch.chunk`: the last parts may have fewer rows, or none.
         begin, end = box[placement.dim]
         each = -(-(end - begin) // size)
         box[placement.dim] = [min(begin + place * each, end), min(begin + (place + 1) * each, end)]
     return tuple(slice(begin, end) for begin, end in box)
 
 
-# As many flaws are listed at once.
+# Maximum number of flaws in a message.
 _LISTED = 10
 
 
@@ -250,7 +250,7 @@ def bound(
 
 
 def address_of(tensor: Any) -> tuple[Any, int] | None:
-    """Where a tensor of torch lies, if it has any bytes."""
+    """Place of a tensor of torch, if it has any bytes."""
     return (
         (tensor.device, tensor.data_ptr())
         if hasattr(tensor, "data_ptr") and tensor.numel()

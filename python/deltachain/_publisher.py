@@ -219,7 +219,8 @@ class PublishJob(Future[PublishReport]):
             self._is_heard = self._is_heard or self.done()
 
     def __await__(self) -> Generator[Any, None, PublishReport]:
-        # Whoever awaits this has imported it. It takes as long as all of this package.
+        # Only code that awaits a job needs asyncio, whose import takes as long as that of this
+        # package.
         import asyncio
 
         return asyncio.wrap_future(self).__await__()

@@ -126,7 +126,7 @@ class TorchGroup:
         self._steps: list[tuple[list[Any], Any]] = []
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
-        """As `Processes.exchange`."""
+        """Same as `Processes.exchange`."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         if not self._steps:
             self._message = message
@@ -310,7 +310,7 @@ class Ranks:
         return [word[1:] for word in told]
 
     def tell(self, work: Callable[[], bytes | None]) -> list[bytes]:
-        """As `agree`, of what makes the word, which may fail."""
+        """Same as `agree`, for a word whose computation may fail."""
         word, error = None, None
         try:
             word = work()

@@ -100,7 +100,7 @@ def ending(stop: Stop | None) -> Callable[[], bool] | None:
     return check
 
 
-# How links of a chain are coded.
+# Profiles of a chain's links.
 RouteProfile = Literal["compact", "local"]
 
 

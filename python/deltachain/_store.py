@@ -78,7 +78,7 @@ class Store:
             "copies": [store_of(copy)._native for copy in copies],
         }
         self._native: _native.Store = _native.Store(url, options)
-        # As messages may show it.
+        # The URL without secrets, for messages.
         self._name = _native.without_secrets(url)
 
     def __repr__(self) -> str:

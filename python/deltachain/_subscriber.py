@@ -50,7 +50,7 @@ _WRITTEN = (
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a version is behind the head of its chain.
+    """Lag of a version behind the head of its chain.
 
     Attributes:
         versions: versions between it and the head.
@@ -211,7 +211,7 @@ class Subscriber:
         self._is_engine_torn = False
         self._checked: datetime | None = None
         self._fallbacks: dict[str, int] = {}
-        # How `follow()` polls, and by which settings.
+        # The poller of `follow()`, and its settings.
         self._following: _native.Polling | None = None
         self._followed: tuple[float, float, int | None] | None = None
 
@@ -336,7 +336,7 @@ class Subscriber:
                 "waiting for the directory of the chain, which does not exist yet: %s", missing
             )
         settings = (poll, poll_longest, every)
-        # Whoever goes on after a stop need not read all of the chain again.
+        # A `follow()` that goes on after a stop need not read the whole chain again.
         if self._following is None or self._followed != settings:
             self._following, self._followed = _native.Polling(*settings), settings
         return self._following
@@ -351,7 +351,7 @@ class Subscriber:
 
     @property
     def proof(self) -> str | None:
-        """How far the copy is proven to be the held version; None if there is none.
+        """Level of proof that the copy is the held version; None if no version is held.
 
         - `"changed_lanes"`: the lanes that links changed hold its values; nothing about other
           lanes;
@@ -371,7 +371,7 @@ class Subscriber:
 
     @property
     def fallbacks(self) -> dict[str, int]:
-        """How often this subscriber has loaded the tensors of `into=` as a whole, by
+        """Number of times that this subscriber loaded the tensors of `into=` as a whole, by
         `Update.fallback_reason`."""
         return dict(self._fallbacks)
 
@@ -603,9 +603,9 @@ class Update:
         return [(one.name, one.dtype, one.shape, one.digest) for one in table]
 
     def changes(self) -> list[tuple[int, int, tuple[int, int], tuple[int, int]]] | None:
-        """What `apply` writes in place, as sums (SPEC section 24). None if the version is loaded as
-        a whole, or was held already. Empty unless `into=` is a function, because otherwise nothing
-        is summed for it.
+        """Sums of the lanes that `apply` writes in place (SPEC section 24). None if the version is
+        loaded as a whole, or was held already. Empty unless `into=` is a function, because
+        otherwise nothing is summed for it.
 
         Returns:
             For each storage of torch and each 16 MiB of it in which something changes: the

@@ -29,7 +29,7 @@ from ._tensors import Tensor, check_dtype, kind_of, known, note_written, shaped
 __all__ = ["Loader", "TensorFollower", "WatchedProgress"]
 
 # Loads a version in the caller's way, and returns where its tensors are: None if that is unknown.
-# Of a name that maps to an empty list, nothing is needed. It is given a function that gives all
+# A name that maps to an empty list needs no tensor. The argument is a function that returns all
 # tensors, each time it is called.
 Loader = Callable[[Callable[[], Iterator[tuple[str, Any]]]], Mapping[str, Any] | None]
 
@@ -106,7 +106,7 @@ class TensorFollower(_native.Follower):
         self._is_group = ranks.size > 1
         self._loader: Loader | None = into if known(into) is None else None
         self._into: Any = None
-        # Where they lay when they were given, and which part each is.
+        # The places at which they were given, and the part that each is.
         self._given: list[tuple[_native.TensorPlace, tuple[slice, ...] | None]] | None = None
         # Names of which this process has nothing, and of which none is needed if no process has
         # anything.
@@ -117,7 +117,7 @@ class TensorFollower(_native.Follower):
         self._give(None if self._loader else into)
         # Whether this one was the last to write to its tensors, and whether another one has since.
         self._is_owner = self._is_overwritten = False
-        # How long another rank may take to vote.
+        # Time limit for the votes of other ranks.
         self._patience: float | None = None
         self._calls = 0
 
@@ -167,7 +167,7 @@ class TensorFollower(_native.Follower):
     # Preparing.
 
     def poll(self, version: int | None, timeout: float | None, until: _Until) -> _native.PollResult:
-        """As `_native.Follower.poll`."""
+        """Same as `_native.Follower.poll`, in all processes."""
         return self._prepared(
             f"poll({version})", partial(super().poll, version, timeout), timeout, until
         )
@@ -175,14 +175,14 @@ class TensorFollower(_native.Follower):
     def prepare(
         self, version: int | None, timeout: float | None, poll: float, until: _Until
     ) -> _native.PreparedUpdate | None:
-        """As `_native.Follower.prepare`."""
+        """Same as `_native.Follower.prepare`, in all processes."""
         first = partial(super().prepare, version, timeout, poll)
         return self._prepared(f"prepare({version})", first, timeout, until).prepared
 
     def next(
         self, polling: _native.Polling, waits: bool, until: _Until
     ) -> _native.PreparedUpdate | None:
-        """As `_native.Follower.next`."""
+        """Same as `_native.Follower.next`, in all processes."""
         first = partial(super().next, polling, waits)
         return self._prepared("follow()", first, None, until).prepared
 
@@ -383,7 +383,7 @@ class TensorFollower(_native.Follower):
     # Switching.
 
     def switch(self, prepared: _native.PreparedUpdate, ranks: object) -> _native._SwitchFacts:
-        """As `_native.Follower.switch`: writes the tensors, in all processes or in none."""
+        """Same as `_native.Follower.switch`: writes the tensors, in all processes or in none."""
         if prepared.told is not None:
             return prepared.told
         is_whole, moved = not prepared.is_in_place, self._moved()
@@ -503,7 +503,7 @@ class TensorFollower(_native.Follower):
 
     @property
     def proof(self) -> str | None:
-        """As `_native.Follower.proof`: of memory that was not read nothing is proven."""
+        """Same as `_native.Follower.proof`, but None for memory that was not read."""
         return super().proof if self.is_found else None
 
     # Checking.

@@ -35,7 +35,7 @@ async def in_thread(work: Callable[..., T], *arguments: Any, **settings: Any) ->
         except asyncio.CancelledError:
             stop.set()
     if stop.is_set():
-        # How the work has ended is of no interest any more.
+        # The result of the work does not matter any more.
         done.exception()
         raise asyncio.CancelledError
     return done.result()

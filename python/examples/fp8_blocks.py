@@ -33,7 +33,7 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     )
     blocks = padded.view(down, BLOCK, across, BLOCK)
     scale = blocks.abs().amax(dim=(1, 3)) / LARGEST
-    # Of a block of zeros, any scale is right.
+    # Any scale is right for a block of zeros.
     scale = torch.where(scale == 0, torch.ones_like(scale), scale)
     shrunk = blocks / scale[:, None, :, None]
     # A quotient may be rounded up to above the largest number, which e4m3 would make a NaN.
@@ -62,7 +62,7 @@ class Fp8Blocks:
 
 
 def write_checkpoint(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """As `safetensors.torch.save_file`."""
+    """Same as `safetensors.torch.save_file`."""
     names = {torch.bfloat16: "BF16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3"}
     header, data = {}, b""
     for name, tensor in tensors.items():

@@ -37,7 +37,7 @@ class Engine:
     def load(self, patch: dc.Patch) -> None:
         """Takes a patch: some values of a tensor, or all."""
         if patch.indices is None:
-            # Those of numpy are read-only.
+            # Arrays of a patch are read-only.
             self.weights[patch.name] = copy.deepcopy(patch.values)
         else:
             self.weights[patch.name].reshape(-1)[patch.indices] = patch.values
