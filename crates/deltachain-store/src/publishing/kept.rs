@@ -60,20 +60,19 @@ impl KeptVersion {
         (shard, of): (usize, usize),
         limits: &Limits,
     ) -> Result<Self> {
-        Self::open_with(store, place, (of > 1).then(|| vec![shard]), limits)
+        let options = FollowerOptions {
+            shards: (of > 1).then(|| vec![shard]),
+            ..tensors_alone(limits)
+        };
+        Self::open_with(store, place, options)
     }
 
     /// Opens the directory of all shards.
     pub(crate) fn open_whole(store: &Store, place: KeptPlace<'_>, limits: &Limits) -> Result<Self> {
-        Self::open_with(store, place, None, limits)
+        Self::open_with(store, place, tensors_alone(limits))
     }
 
-    fn open_with(
-        store: &Store,
-        place: KeptPlace<'_>,
-        shards: Option<Vec<usize>>,
-        limits: &Limits,
-    ) -> Result<Self> {
+    fn open_with(store: &Store, place: KeptPlace<'_>, options: FollowerOptions) -> Result<Self> {
         let (directory, passing) = match place {
             KeptPlace::Lasting(directory) => (directory.to_owned(), None),
             KeptPlace::Passing(below) => {
@@ -82,14 +81,6 @@ impl KeptVersion {
                     made.map_err(|error| Error::io("creating a directory", error).in_file(below))?;
                 (made.path().join("version"), Some(made))
             }
-        };
-        // Links are made from tensors alone.
-        let other_files = OtherFiles::None;
-        let options = FollowerOptions {
-            limits: *limits,
-            shards,
-            other_files,
-            ..FollowerOptions::default()
         };
         let follower = Follower::in_directory(store.clone(), &directory, options)?;
         Ok(Self {
@@ -208,6 +199,15 @@ impl KeptVersion {
     }
 }
 
+/// Options of a follower that takes no other files: links are made from tensors alone.
+fn tensors_alone(limits: &Limits) -> FollowerOptions {
+    FollowerOptions {
+        limits: *limits,
+        other_files: OtherFiles::None,
+        ..FollowerOptions::default()
+    }
+}
+
 fn end(held: &HeldShard) -> End<'_> {
     End {
         state: &held.state,
@@ -252,20 +252,16 @@ pub(crate) fn tensors_of_shards(
     limits: &Limits,
     observer: &dyn Observer,
 ) -> Result<Vec<Vec<TensorInfo>>> {
-    let place = UnfinishedDirectory::new(below)
-        .map_err(|error| Error::io("creating a directory", error).in_file(below))?;
     let options = FollowerOptions {
-        limits: *limits,
         tensors: Some(Vec::new()),
-        other_files: OtherFiles::None,
-        ..FollowerOptions::default()
+        ..tensors_alone(limits)
     };
-    let directory = place.path().join("version");
-    let mut follower = Follower::in_directory(store.clone(), &directory, options)?;
-    if let Some(prepared) = follower.prepare(Some(version), observer)? {
-        follower.apply(prepared)?;
+    let mut kept = KeptVersion::open_with(store, KeptPlace::Passing(below), options)?;
+    if let Some(prepared) = kept.follower.prepare(Some(version), observer)? {
+        kept.follower.apply(prepared)?;
     }
-    let shards = follower.held().map_or(&[][..], |held| &held.shards);
+    let held = kept.follower.held();
+    let shards = held.map_or(&[][..], |held| &held.shards);
     Ok(shards
         .iter()
         .map(|shard| shard.table.tensors.clone())
