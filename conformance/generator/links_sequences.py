@@ -54,7 +54,7 @@ def counted(*counts):
     return change
 
 
-# What is wrong with the first link: its coding, the rule, and whether *check* sees it.
+# Faults of the first link: its coding, the rule, and True if *check* sees the fault.
 FAULTS = (("segment", "absolute", crc, "R-SEG-01", True, "a segment with a wrong checksum"),
           ("rank", "relative", rank, "R-POS-01", False, "a rank beyond the members of its context"),
           ("bitmap", "relative", counted(5, 2), "R-POS-02", False, "a bitmap that is longer than its context has members"),

@@ -156,7 +156,7 @@ def accepted():
 
 @makes_vectors_since("1.2")
 def above_what_is_wanted():
-    """What was seen says which commits are checked. It is no reason to give up what is held."""
+    """The head that was seen decides which commits are checked. The held version stays in use."""
     chain, above = all_signed(3), "a version above it has been seen"
     for number in (2, 3):
         yield taken(f"seen-{number}-held-0-number-1", chain, [1], f"version 0 is held, version 1 is asked for, and {above}",

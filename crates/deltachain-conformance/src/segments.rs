@@ -13,7 +13,7 @@ use crate::problem::{Problem, Result};
 
 type Link = LinkReader<FileSource>;
 
-/// How many coded lanes of each part and context are shown.
+/// Maximum number of coded lanes shown for each part and context.
 const FIRST: usize = 4;
 
 /// A segment as its bytes say it.
@@ -83,7 +83,8 @@ fn read_segment(link: &Link, number: usize, offset: u64) -> deltachain::Result<S
         .enumerate()
         .filter_map(|(place, part)| {
             let info = &index.tensors[part.entry].written()?.info;
-            let (bytes, lane_bytes) = (info.piece(part.piece), entry.coding.lane_bytes as u64);
+            let bytes = info.piece(part.piece);
+            let lane_bytes = entry.coding.lane_bytes as u64;
             let runs = segment.ranks(place).into_iter();
             Some(PartView {
                 tensor: info.name(),

@@ -384,7 +384,7 @@ fn a_pull_has_the_files_that_were_published() {
     }
 }
 
-/// How many shards the head has, and the versions that routes to it come from.
+/// Number of shards of the head, and the versions from which its routes start.
 fn shards_of_head(folder: &Folder) -> (usize, Vec<Value>) {
     let shown = folder.json(&["show", "chain"]);
     let routes = shown["routes"].as_array().unwrap();
@@ -440,7 +440,7 @@ fn a_version_has_as_many_shards_as_the_head() {
     assert_eq!(folder.json(&args)["new"], false);
 }
 
-/// As `pull --shards` left it, which there was once.
+/// The directory as `pull --shards` left it, an option of earlier versions.
 #[test]
 fn a_directory_of_some_shards_is_completed() {
     let folder = Folder::new();

@@ -127,7 +127,8 @@ fn contexts_are_shown_with_ranks() {
     });
     let (segments, changed) = segments(&old, &new, Profile::Compact);
     let number = |value: &Value| value.as_u64().unwrap();
-    let (mut coded, mut several) = (0, 0);
+    let mut coded = 0;
+    let mut several = 0;
     for segment in &segments {
         let contexts = segment["contexts"].as_array().unwrap();
         for part in segment["parts"].as_array().unwrap() {
@@ -140,7 +141,7 @@ fn contexts_are_shown_with_ranks() {
                 let first = context["first"].as_array().unwrap();
                 coded += number(&context["coded"]);
                 assert_eq!(first.len() as u64, number(&context["coded"]).min(4));
-                // What depends on the base is not claimed to be known.
+                // Lanes whose places depend on the base are not shown.
                 assert!(
                     first
                         .iter()

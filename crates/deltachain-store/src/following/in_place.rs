@@ -833,25 +833,25 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
             if is_whole && (self.links_failed || self.last.is_some() && !is_torn) {
                 following.prove(pushed)?;
             }
-            let bases = pushed.iter().map(|pushed| LinkBase {
-                table: pushed.shard.table.clone(),
-                sums: pushed.shard.sums.clone().filter(|_| !is_whole),
-            });
-            // The sums at the end of an untrusted path are taken from its tensors, when these
-            // have been hashed.
-            let sums = |replay: Option<&StateSums>| {
-                replay
-                    .filter(|_| is_trusted(plan))
-                    .cloned()
-                    .unwrap_or_default()
-            };
-            Ok((
-                bases.collect::<Vec<_>>(),
-                pushed
-                    .iter()
-                    .map(|pushed| sums(pushed.replay.sums()))
-                    .collect(),
-            ))
+            let mut bases = Vec::new();
+            let mut sums = Vec::new();
+            for pushed in pushed {
+                bases.push(LinkBase {
+                    table: pushed.shard.table.clone(),
+                    sums: if is_whole {
+                        None
+                    } else {
+                        pushed.shard.sums.clone()
+                    },
+                });
+                // The sums at the end of an untrusted path are taken from its tensors, when these
+                // have been hashed.
+                sums.push(match pushed.replay.sums() {
+                    Some(sums) if is_trusted(plan) => sums.clone(),
+                    _ => StateSums::default(),
+                });
+            }
+            Ok((bases, sums))
         })?;
         let (bases, sums) = followed.built;
         let shards = followed.shards;

@@ -511,7 +511,8 @@ impl ChainReader {
         planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held))
     }
 
-    /// Whether a plan can start from what is held, and its layouts are right if it stays.
+    /// Checks that a plan can start from the held version, and that the layouts of that version are
+    /// right if it stays.
     fn check_held<P: Destination>(&self, plan: &Plan, to: &P) -> Result<()> {
         let Some(shards) = plan.start.as_deref() else {
             return Ok(());
