@@ -302,7 +302,10 @@ impl PieceSink for PieceObserver<'_> {
                 Digest::of_bytes(old)
             }
         };
-        let old = base.filter(|_| !self.is_base_known).map(hash_old);
+        let old = match base {
+            Some(base) if !self.is_base_known => Some(hash_old(base)),
+            _ => None,
+        };
         let changed = if base.is_some() {
             changed
         } else {

@@ -446,7 +446,9 @@ impl fmt::Display for Error {
             write!(f, " {rule}")?;
         }
         write!(f, ": {message}")?;
-        if let Some(source) = source.as_ref().filter(|_| f.alternate()) {
+        if let Some(source) = source
+            && f.alternate()
+        {
             write!(f, ": {source}")?;
         }
         let places = [

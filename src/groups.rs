@@ -40,11 +40,9 @@ mod tests {
     #[test]
     fn groups_have_the_bytes_of_a_piece() {
         let info = |dtype, bytes| TensorInfo::new("t", dtype, [bytes]).unwrap();
-        let (half, byte, other) = (
-            info(Dtype::U8, PIECE_BYTES / 2),
-            info(Dtype::U8, 1),
-            info(Dtype::BF16, 1),
-        );
+        let half = info(Dtype::U8, PIECE_BYTES / 2);
+        let byte = info(Dtype::U8, 1);
+        let other = info(Dtype::BF16, 1);
         let pieces = [(&half, 0, 1), (&other, 0, 2), (&half, 0, 3), (&byte, 0, 4)];
         assert_eq!(grouped(pieces.into_iter()), [vec![1, 3], vec![4], vec![2]]);
 

@@ -95,9 +95,8 @@ impl<S: Source> LinkReader<S> {
     ) -> impl Iterator<Item = Result<Patch<'a>>> + use<'a, S, F> {
         let tensors = self.index().tensors.iter().enumerate();
         let pending = tensors
-            .filter_map(|(number, entry)| {
-                Some((number, entry.written().filter(|_| select(entry.name()))?))
-            })
+            .filter_map(|(number, entry)| Some((number, entry.written()?)))
+            .filter(|(_, written)| select(written.info.name()))
             .flat_map(|(number, written)| wanted(number, written, &(0..written.info.lanes())))
             .collect();
         Patches {

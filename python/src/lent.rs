@@ -97,7 +97,9 @@ impl LentMemory {
         (caller, wants_sums): (Arc<Caller>, bool),
     ) -> PyResult<Self> {
         let mut finder = Finder::new(py)?;
-        let (mut rows, mut bytes, mut all) = (Vec::<MemoryRow>::new(), Vec::new(), Vec::new());
+        let mut rows: Vec<MemoryRow> = Vec::new();
+        let mut bytes = Vec::new();
+        let mut all = Vec::new();
         let mut numbers: HashMap<(usize, usize, usize), usize> = HashMap::new();
         let mut alone: Vec<(usize, usize, String)> = Vec::new();
         for (name, place, index) in given {
@@ -118,13 +120,12 @@ impl LentMemory {
             }
             let (begin, length) = found.row;
             if found.shape.contains(&0) {
-                let (row, first, strides) = (0, 0, None);
                 all.push(Region {
                     name: name.into(),
-                    row,
-                    first,
+                    row: 0,
+                    first: 0,
                     shape: found.shape,
-                    strides,
+                    strides: None,
                     index,
                 });
                 continue;
@@ -739,15 +740,14 @@ impl<'py> Finder<'py> {
             };
             let (address, length) = (bytes.bytes().as_ptr().addr(), bytes.bytes().len());
             let Region { shape, strides, .. } = Region::whole(&info, 0);
-            let (dtype, row, bytes) = (info.dtype(), (address, length), Some(bytes));
             return Ok(TensorLocation {
-                dtype,
+                dtype: info.dtype(),
                 shape,
                 strides,
                 address,
-                row,
+                row: (address, length),
                 is_torch,
-                bytes,
+                bytes: Some(bytes),
             });
         }
         let layout = place.layout(py)?;

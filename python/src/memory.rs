@@ -64,10 +64,12 @@ impl ByteView {
     /// The bytes at an address, which `owner` keeps as long as it is not told otherwise: the caller
     /// has asked its library where they are, that they are on the CPU, and how many they are.
     pub(crate) fn of_address(address: usize, length: usize, owner: Py<PyAny>) -> Self {
-        let pointer =
-            NonNull::new(std::ptr::with_exposed_provenance_mut(address)).filter(|_| length > 0);
+        let pointer = match NonNull::new(std::ptr::with_exposed_provenance_mut(address)) {
+            Some(pointer) if length > 0 => pointer,
+            _ => NonNull::dangling(),
+        };
         Self {
-            pointer: pointer.unwrap_or(NonNull::dangling()),
+            pointer,
             length,
             buffer: None,
             owner: Some(owner),

@@ -69,7 +69,9 @@ impl TensorPlace {
         let number = |at: usize| form.get_item(at)?.extract::<usize>();
         let numbers = |at: usize| form.get_item(at)?.extract::<Vec<usize>>();
         if storage.is_some() && !numbers(3)?.contains(&0) {
-            let (shape, strides, begin) = (numbers(3)?, numbers(4)?, number(5)?);
+            let shape = numbers(3)?;
+            let strides = numbers(4)?;
+            let begin = number(5)?;
             let reach = shape
                 .iter()
                 .zip(strides)
@@ -137,15 +139,10 @@ impl TensorPlace {
             None
         };
         // A contiguous array of numpy has no strides here.
-        let (address, shape, strides) = (
-            item(0)?.extract()?,
-            item(3)?.extract()?,
-            item(4)?.extract()?,
-        );
         Ok(TensorLayout {
-            address,
-            shape,
-            strides,
+            address: item(0)?.extract()?,
+            shape: item(3)?.extract()?,
+            strides: item(4)?.extract()?,
             storage,
         })
     }

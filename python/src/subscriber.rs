@@ -47,24 +47,98 @@ enum Keeper {
     Into(ChainFollower<InPlace<LentMemory>>),
 }
 
-/// The same for each kind of copy, and what makes a [`Pending`] of what it has prepared.
-macro_rules! of_each {
-    ($copy:expr, $follower:ident, $wrap:ident => $act:expr) => {
-        match $copy {
-            Keeper::Memory($follower) => {
-                let $wrap = Pending::Memory;
-                $act
-            }
-            Keeper::Directory($follower) => {
-                let $wrap = |files| Pending::Directory(Some(files));
-                $act
-            }
-            Keeper::Into($follower) => {
-                let $wrap = |version| Pending::Into(Arc::new(version));
-                $act
-            }
+impl Keeper {
+    /// The methods that every kind of copy has.
+    fn copy(&self) -> &dyn ModelCopy {
+        match self {
+            Self::Memory(follower) => follower,
+            Self::Directory(follower) => follower,
+            Self::Into(follower) => follower,
         }
-    };
+    }
+
+    fn copy_mut(&mut self) -> &mut dyn ModelCopy {
+        match self {
+            Self::Memory(follower) => follower,
+            Self::Directory(follower) => follower,
+            Self::Into(follower) => follower,
+        }
+    }
+}
+
+/// Methods that a copy has, wherever it is kept.
+trait ModelCopy {
+    /// The version held, with the directory of its files.
+    fn held(&self, directory: Option<PathBuf>) -> Option<HeldVersion>;
+
+    /// Level of proof that the copy is the held version.
+    fn proof(&self) -> Option<&'static str>;
+
+    /// The newest version that exists and that the trusted keys have not signed.
+    fn unsigned(&self) -> Option<String>;
+
+    /// Prepares a version, or the head.
+    fn prepare(
+        &mut self,
+        version: Option<u64>,
+        watch: &dyn Observer,
+    ) -> Result<Option<PreparedUpdate>>;
+
+    /// Prepares the head if it is time for that.
+    fn poll(
+        &mut self,
+        poller: &mut ChainPoller,
+        watch: &dyn Observer,
+    ) -> Result<Option<PreparedUpdate>>;
+
+    /// Tells the poller of a failure. Returns an error that no retry can help.
+    fn failed(&self, poller: &mut ChainPoller, error: Error) -> Result<()>;
+
+    /// True if the error says that there is no such version yet, or no chain.
+    fn is_missing(&self, version: Option<u64>, error: &Error, watch: &dyn Observer) -> bool;
+}
+
+impl<P: Place> ModelCopy for ChainFollower<P>
+where
+    Pending: From<PreparedVersion<P>>,
+{
+    fn held(&self, directory: Option<PathBuf>) -> Option<HeldVersion> {
+        Some(HeldVersion::of(Self::held(self)?, directory))
+    }
+
+    fn proof(&self) -> Option<&'static str> {
+        Some(Self::held(self)?.proof.name())
+    }
+
+    fn unsigned(&self) -> Option<String> {
+        Self::unsigned(self).map(|unsigned| unsigned.to_string())
+    }
+
+    fn prepare(
+        &mut self,
+        version: Option<u64>,
+        watch: &dyn Observer,
+    ) -> Result<Option<PreparedUpdate>> {
+        let prepared = Self::prepare(self, version, watch)?;
+        Ok(prepared.map(PreparedUpdate::of))
+    }
+
+    fn poll(
+        &mut self,
+        poller: &mut ChainPoller,
+        watch: &dyn Observer,
+    ) -> Result<Option<PreparedUpdate>> {
+        let prepared = poller.poll(self, watch)?;
+        Ok(prepared.map(PreparedUpdate::of))
+    }
+
+    fn failed(&self, poller: &mut ChainPoller, error: Error) -> Result<()> {
+        poller.failed(self, error).map(drop)
+    }
+
+    fn is_missing(&self, version: Option<u64>, error: &Error, watch: &dyn Observer) -> bool {
+        Self::is_missing(self, version, error, watch)
+    }
 }
 
 /// A version that has been prepared.
@@ -74,6 +148,24 @@ enum Pending {
     Directory(Option<PreparedVersion<Directory>>),
     /// Shared with those who read its tensors.
     Into(Arc<LentVersion>),
+}
+
+impl From<PreparedVersion<Memory>> for Pending {
+    fn from(version: PreparedVersion<Memory>) -> Self {
+        Self::Memory(version)
+    }
+}
+
+impl From<PreparedVersion<Directory>> for Pending {
+    fn from(version: PreparedVersion<Directory>) -> Self {
+        Self::Directory(Some(version))
+    }
+}
+
+impl From<LentVersion> for Pending {
+    fn from(version: LentVersion) -> Self {
+        Self::Into(Arc::new(version))
+    }
 }
 
 /// The result of a poll.
@@ -138,17 +230,20 @@ impl Polling {
     /// A poll of the head.
     fn poll(&self, copy: &mut Keeper, watch: &dyn Observer) -> Result<Outcome> {
         let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        of_each!(copy, follower, wrap => {
-            let made = polling.poll(follower, watch).map(|made| made.map(|made| PreparedUpdate::of(made, wrap)));
-            let failure = made.as_ref().err().map(|error| format!("{error:#}"));
-            // An error because the work is to end is no failure of the poll.
-            watch.advance(Phase::Wait, 0)?;
-            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
-            Outcome::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
+        let copy = copy.copy_mut();
+        let made = copy.poll(&mut polling, watch);
+        let failure = made.as_ref().err().map(|error| format!("{error:#}"));
+        // An error because the work is to end is no failure of the poll.
+        watch.advance(Phase::Wait, 0)?;
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        match Outcome::of(made, |error| copy.is_missing(None, error, watch)) {
+            Ok(outcome) => Ok(outcome),
+            Err(error) => {
                 watch.advance(Phase::Wait, 0)?;
-                polling.failed(follower, error).map(|_| Outcome::Held)
-            })
-        })
+                copy.failed(&mut polling, error)?;
+                Ok(Outcome::Held)
+            }
+        }
     }
 
     /// Waits until the next poll. Whether the caller has ended that.
@@ -382,18 +477,14 @@ impl Follower {
         } else {
             None
         };
-        Ok(
-            of_each!(copy, follower, _wrap => follower.held().map(|held| HeldVersion::of(held, files))),
-        )
+        Ok(copy.copy().held(files))
     }
 
     /// Level of proof that the copy is the held version; None if no version is held.
     #[getter]
     fn proof(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         let copy = free(py, &self.copy)?;
-        Ok(
-            of_each!(copy.get(py)?, follower, _wrap => follower.held().map(|held| held.proof.name())),
-        )
+        Ok(copy.get(py)?.copy().proof())
     }
 
     /// Number of switches of the copy.
@@ -856,10 +947,9 @@ impl Follower {
     /// Prepares a version, or the head.
     fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<Outcome> {
         let polled = self.with_copy(py, how, |copy, watch| {
-            of_each!(copy, follower, wrap => {
-                let made = follower.prepare(version, watch).map(|made| made.map(|made| PreparedUpdate::of(made, wrap)));
-                Outcome::of(made, |error| follower.is_missing(version, error, watch))
-            })
+            let copy = copy.copy_mut();
+            let made = copy.prepare(version, watch);
+            Outcome::of(made, |error| copy.is_missing(version, error, watch))
         })?;
         let unsigned = self.unsigned(py)?;
         how.is_unsigned = unsigned.is_some();
@@ -922,9 +1012,7 @@ impl Follower {
     /// known.
     fn unsigned(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let copy = free(py, &self.copy)?;
-        Ok(
-            of_each!(copy.get(py)?, follower, _wrap => follower.unsigned().map(|unsigned| unsigned.to_string())),
-        )
+        Ok(copy.get(py)?.copy().unsigned())
     }
 
     fn how(&self, py: Python<'_>, until: Option<Py<PyAny>>) -> How {
@@ -1011,17 +1099,17 @@ fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
 
 impl PreparedUpdate {
     /// The version that a kind of copy has prepared, as Python gets it.
-    fn of<P: Place>(
-        version: PreparedVersion<P>,
-        wrap: impl FnOnce(PreparedVersion<P>) -> Pending,
-    ) -> Self {
+    fn of<P: Place>(version: PreparedVersion<P>) -> Self
+    where
+        Pending: From<PreparedVersion<P>>,
+    {
         let held = version.held();
         Self {
             version: held.version,
             digest: held.state.to_string(),
             commit: held.commit.to_string(),
             metadata: held.metadata.clone(),
-            made: Mutex::new(OfProcess::new(wrap(version))),
+            made: Mutex::new(OfProcess::new(version.into())),
             told: Mutex::new(None),
             sums: Mutex::default(),
         }

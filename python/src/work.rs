@@ -152,14 +152,16 @@ impl Caller {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let sent = asks.is_some_and(|asks| asks.send(ask).is_ok());
-        match receiver.recv().ok().filter(|_| sent) {
-            Some(Ok(done)) => Ok(done),
-            Some(Err(error)) => {
+        let unheard = || Error::usage("no call waits for this work");
+        let asks = asks.ok_or_else(unheard)?;
+        asks.send(ask).map_err(|_| unheard())?;
+        match receiver.recv() {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => {
                 self.raise(error);
                 Err(other("the tensors could not be used"))
             }
-            None => Err(Error::usage("nobody waits for this")),
+            Err(_) => Err(unheard()),
         }
     }
 

@@ -216,11 +216,12 @@ impl History {
         for (&version, HistoryEntry { source, routes, .. }) in &mut self.entries {
             routes.retain(|route| {
                 let fits = check_files(version, route, |version| shards.get(&version).copied());
-                let keep = fits.is_ok();
-                self.unusable.extend(Some(route).filter(|_| !keep).cloned());
-                self.route_faults
-                    .extend(fits.err().map(|fault| fault.in_file(source.to_string())));
-                keep
+                if let Err(fault) = fits {
+                    self.unusable.push(route.clone());
+                    self.route_faults.push(fault.in_file(source.to_string()));
+                    return false;
+                }
+                true
             });
         }
     }
@@ -271,15 +272,14 @@ mod tests {
         for version in 0..count {
             let state = Digest::of_bytes(&version.to_le_bytes());
             let routes = vec![route(version.checked_sub(1), 1)];
-            let (shards, assets, metadata) = (vec![state], Vec::new(), BTreeMap::new());
             let commit = Commit {
                 version,
                 parent,
                 state,
-                shards,
+                shards: vec![state],
                 routes,
-                assets,
-                metadata,
+                assets: Vec::new(),
+                metadata: BTreeMap::new(),
             }
             .to_bytes()
             .unwrap();

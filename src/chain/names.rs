@@ -104,7 +104,10 @@ fn version(digits: &str) -> Option<u64> {
 
 fn number(digits: &str, width: usize) -> Option<u64> {
     let decimal = digits.len() == width && digits.bytes().all(|digit| digit.is_ascii_digit());
-    digits.parse().ok().filter(|_| decimal)
+    if !decimal {
+        return None;
+    }
+    digits.parse().ok()
 }
 
 /// In JSON it is the name.

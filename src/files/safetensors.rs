@@ -103,20 +103,14 @@ impl SafetensorsState {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let mut indexes = Indexes::new();
         if names.is_empty() {
-            let (path, layout, listing) = (
-                directory.to_owned(),
-                Layout::single_file(&[]),
-                ModelListing::default(),
-            );
-            let (shards, tensors, places) = (Vec::new(), Vec::new(), Vec::new());
             return Ok(Self {
-                path,
-                shards,
-                layout,
-                tensors,
-                places,
+                path: directory.to_owned(),
+                shards: Vec::new(),
+                layout: Layout::single_file(&[]),
+                tensors: Vec::new(),
+                places: Vec::new(),
                 indexes,
-                listing,
+                listing: ModelListing::default(),
                 is_watched: false,
             });
         }
@@ -564,13 +558,12 @@ impl ShardFile {
         if header_bytes > file_bytes - LENGTH_BYTES as u64 {
             return refuse("the header would end beyond the file");
         }
-        let Some(header_bytes) = usize::try_from(header_bytes)
-            .ok()
-            .filter(|_| header_bytes <= MAX_HEADER_BYTES)
-        else {
-            return refuse(&format!(
-                "the header is longer than {MAX_HEADER_BYTES} bytes"
-            ));
+        let too_long = || format!("the header is longer than {MAX_HEADER_BYTES} bytes");
+        if header_bytes > MAX_HEADER_BYTES {
+            return refuse(&too_long());
+        }
+        let Ok(header_bytes) = usize::try_from(header_bytes) else {
+            return refuse(&too_long());
         };
         let mut bytes = vec![0; LENGTH_BYTES + header_bytes];
         source.read_at(0, &mut bytes)?;
@@ -747,20 +740,23 @@ impl Folder<'_> {
 
 /// Whether a folder says that it is a model of transformers, whole and for itself.
 fn is_whole(folder: &Path) -> bool {
+    let Ok(config) = FileSource::open(folder.join("config.json")) else {
+        return false;
+    };
     let mut text = String::new();
-    let read = FileSource::open(folder.join("config.json")).is_ok_and(|config| {
-        config
-            .file()
-            .take(MAX_HEADER_BYTES)
-            .read_to_string(&mut text)
-            .is_ok()
-    });
-    let config: Option<serde_json::Value> = serde_json::from_str(&text).ok().filter(|_| read);
-    config.is_some_and(|config| {
-        config
-            .get("architectures")
-            .is_some_and(|named| !named.is_null())
-    })
+    let read = config
+        .file()
+        .take(MAX_HEADER_BYTES)
+        .read_to_string(&mut text);
+    if read.is_err() {
+        return false;
+    }
+    let Ok(config) = serde_json::from_str::<serde_json::Value>(&text) else {
+        return false;
+    };
+    config
+        .get("architectures")
+        .is_some_and(|named| !named.is_null())
 }
 
 /// The folders of these files, and the names of the files without them.

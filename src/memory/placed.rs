@@ -122,6 +122,14 @@ pub struct Changes<T> {
     is_written: bool,
 }
 
+/// Extent of [`Changes`] at some moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChangesMark {
+    pub(crate) staged: usize,
+    pub(crate) lanes: u64,
+    pub(crate) bytes: u64,
+}
+
 impl<T> Changes<T> {
     /// None yet; `budget` bounds the bytes that they take.
     pub fn new(budget: u64) -> Self {
@@ -146,15 +154,20 @@ impl<T> Changes<T> {
     }
 
     /// A mark of the changes added so far, for [`forget`](Self::forget).
-    pub(crate) fn mark(&self) -> (usize, u64, u64) {
-        (self.staged.len(), self.lanes, self.bytes)
+    pub(crate) fn mark(&self) -> ChangesMark {
+        ChangesMark {
+            staged: self.staged.len(),
+            lanes: self.lanes,
+            bytes: self.bytes,
+        }
     }
 
-    /// Forgets those that have been added since there were so many.
-    pub(crate) fn forget(&mut self, (staged, lanes, bytes): (usize, u64, u64)) {
-        self.staged.truncate(staged);
-        self.tensors.truncate(staged);
-        (self.lanes, self.bytes) = (lanes, bytes);
+    /// Forgets the changes that were added after a mark.
+    pub(crate) fn forget(&mut self, mark: ChangesMark) {
+        self.staged.truncate(mark.staged);
+        self.tensors.truncate(mark.staged);
+        self.lanes = mark.lanes;
+        self.bytes = mark.bytes;
     }
 
     /// Adds proven lanes.

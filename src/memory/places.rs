@@ -32,7 +32,9 @@ impl Region {
     pub fn whole(info: &TensorInfo, row: usize) -> Self {
         let all: Vec<Range<u64>> = info.shape().iter().map(|&length| 0..length).collect();
         let mut shape = info.shape().to_vec();
-        if let Some((at, length, _)) = last_in_lanes(info, &all).filter(|_| info.bytes() > 0) {
+        if info.bytes() > 0
+            && let Some((at, length, _)) = last_in_lanes(info, &all)
+        {
             shape.truncate(at);
             // The shape of a scalar has no dimension.
             shape.extend((!all.is_empty() || length > 1).then_some(length));
@@ -181,7 +183,10 @@ impl TensorPart {
         let (last, outer) = self.dimensions.split_last()?;
         // The number of each dimension's neighbour, and where this lane is.
         let mut size: u64 = self.dimensions.iter().map(|one| one.length).product();
-        let (mut rest, mut number, mut place, mut is_at) = (lane, 0, self.first, true);
+        let mut rest = lane;
+        let mut number = 0;
+        let mut place = self.first;
+        let mut is_at = true;
         let mut indices = Vec::with_capacity(outer.len());
         for one in outer {
             size /= one.length;
@@ -562,7 +567,10 @@ fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u
         }
         inner *= length;
     }
-    let length = in_lanes(1).filter(|_| elements.is_empty())?;
+    if !elements.is_empty() {
+        return None;
+    }
+    let length = in_lanes(1)?;
     Some((0, length, 0..length))
 }
 
@@ -643,9 +651,8 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
         stride: stride_of(&inner).ok_or_else(wrong)?,
     };
     for one in outer.chain([last]) {
-        if let Some(before) = dimensions
-            .last_mut()
-            .filter(|_| one.here == (0..one.length))
+        if one.here == (0..one.length)
+            && let Some(before) = dimensions.last_mut()
         {
             if one.length == 1 {
                 continue;

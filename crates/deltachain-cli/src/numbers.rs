@@ -63,7 +63,9 @@ pub(crate) fn share_out(total: u64, weights: &[u64]) -> Vec<u64> {
         .iter()
         .map(|&weight| if even { 1 } else { u128::from(weight) });
     let sum: u128 = weights.clone().sum::<u128>().max(1);
-    let (total, mut given, mut running) = (u128::from(total), 0, 0);
+    let total = u128::from(total);
+    let mut given = 0;
+    let mut running = 0;
     let share = |weight| {
         running += weight;
         let before = std::mem::replace(&mut given, total * running / sum);

@@ -135,12 +135,10 @@ mod tests {
         let long = vec![7; 100_000];
         let mut other = long.clone();
         other[99_999] = 8;
-        let (a, b, c, d) = (
-            file("a", &long),
-            file("b", &long),
-            file("c", &other),
-            file("d", b"x"),
-        );
+        let a = file("a", &long);
+        let b = file("b", &long);
+        let c = file("c", &other);
+        let d = file("d", b"x");
         assert!(same_content(&a, &b).unwrap());
         assert!(!same_content(&a, &c).unwrap());
         assert!(!same_content(&a, &d).unwrap());

@@ -139,15 +139,14 @@ impl Suite {
             return Some(format!("{unknown} is not among the states"));
         }
         let expect = &vector.expect;
-        let (link, document, chain) = (
-            expect.check.is_some()
-                || expect.apply.is_some()
-                || expect.patches.is_some()
-                || expect.sums.is_some()
-                || expect.in_place.is_some(),
-            expect.document.is_some(),
-            expect.plan.is_some() || expect.replay.is_some() || expect.replay_in_place.is_some(),
-        );
+        let link = expect.check.is_some()
+            || expect.apply.is_some()
+            || expect.patches.is_some()
+            || expect.sums.is_some()
+            || expect.in_place.is_some();
+        let document = expect.document.is_some();
+        let chain =
+            expect.plan.is_some() || expect.replay.is_some() || expect.replay_in_place.is_some();
         let fits = match vector.kind {
             Kind::Link => link && !document && !chain,
             Kind::Document => document && !link && !chain && vector.document.is_some(),

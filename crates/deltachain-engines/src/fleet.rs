@@ -132,7 +132,11 @@ impl Fleet {
                 .find(|record| record.url == server.url)
                 .cloned()
                 .unwrap_or_default();
-            let known = resting(&record);
+            let known = if is_at_rest(&record) {
+                version(&record)
+            } else {
+                None
+            };
             // The first look will see what has happened to the server meanwhile.
             let record = ServerRecord {
                 url: server.url.clone(),
@@ -314,9 +318,9 @@ fn version(record: &ServerRecord) -> Option<Version> {
     })
 }
 
-/// The version that a server has, if it is at rest.
-fn resting(record: &ServerRecord) -> Option<Version> {
-    version(record).filter(|_| !record.changing && !record.paused)
+/// True if the server is neither being updated nor paused.
+fn is_at_rest(record: &ServerRecord) -> bool {
+    !record.changing && !record.paused
 }
 
 impl Drop for Fleet {
@@ -542,10 +546,11 @@ impl FleetCore {
 
     fn known(&self, at: usize) -> Option<Version> {
         let followed = &self.lock().servers[at];
-        followed
-            .known
-            .clone()
-            .filter(|_| !followed.record.changing && !followed.record.paused)
+        if is_at_rest(&followed.record) {
+            followed.known.clone()
+        } else {
+            None
+        }
     }
 
     /// The state of a server now.
@@ -606,22 +611,20 @@ impl FleetCore {
 impl FollowedServer {
     /// Whether it serves this version, and has not failed since.
     fn serves(&self, target: &Target) -> bool {
-        resting(&self.record).as_ref() == Some(&target.version) && self.record.failures == 0
+        is_at_rest(&self.record)
+            && version(&self.record).as_ref() == Some(&target.version)
+            && self.record.failures == 0
     }
 
     /// The versions that the server may say that it has; none if it is not known to have a version.
     /// And whether it is being changed.
     fn expected(&self) -> (Vec<Version>, bool) {
-        let version = version(&self.record);
-        let next = self
-            .busy
-            .as_ref()
-            .filter(|_| version.is_some())
-            .map(|busy| busy.version.clone());
-        (
-            version.into_iter().chain(next).collect(),
-            self.busy.is_some(),
-        )
+        let mut versions = Vec::new();
+        if let Some(version) = version(&self.record) {
+            versions.push(version);
+            versions.extend(self.busy.as_ref().map(|busy| busy.version.clone()));
+        }
+        (versions, self.busy.is_some())
     }
 
     /// After a look. Gives whether it is time for a try.

@@ -177,7 +177,9 @@ pub(crate) fn write_rice(places: &[u32]) -> Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     let parameter = parameter(places);
-    let (mut unary, mut rests, mut long) = (Bits::default(), Bits::default(), Vec::new());
+    let mut unary = Bits::default();
+    let mut rests = Bits::default();
+    let mut long = Vec::new();
     for distance in distances(places) {
         let quotient = distance >> parameter;
         (0..quotient.min(LONG_QUOTIENT)).for_each(|_| unary.put(true));

@@ -243,7 +243,9 @@ fn typed(key: &[u8; 32]) -> [u8; 33] {
 /// Name, ID and 32 bytes of a key, public or secret.
 fn parts(text: &str) -> Option<(&str, &str, Zeroizing<[u8; 32]>)> {
     let mut parts = text.splitn(3, '+');
-    let (name, id, key) = (parts.next()?, parts.next()?, parts.next()?);
+    let name = parts.next()?;
+    let id = parts.next()?;
+    let key = parts.next()?;
     let typed = Zeroizing::new(Base64::decode_vec(key).ok()?);
     Some((
         name,

@@ -103,18 +103,14 @@ pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
     let (chain, in_store) = demo_chain::run(directory, &steps, output)?;
     let state_bytes = reports[0].target_bytes;
     let text = || {
-        let (title, good, each) = (
-            Style::new().bold(),
-            AnsiColor::Green.on_default(),
-            grouped(state_bytes),
-        );
+        let title = Style::new().bold();
+        let good = AnsiColor::Green.on_default();
+        let each = grouped(state_bytes);
         let columns =
             "link|profile|>bytes|>of the state|>smaller|>changed|>bits/change|>made|>applied|exact";
-        let (table, bytes, four) = (
-            layout(columns, &rows),
-            grouped(bytes),
-            grouped(state_bytes * steps.len() as u64),
-        );
+        let table = layout(columns, &rows);
+        let bytes = grouped(bytes);
+        let four = grouped(state_bytes * steps.len() as u64);
         let [(base, _), (bit, _)] = &refused;
         let end = match args.keep.as_ref().map(printable_path) {
             Some(kept) => {

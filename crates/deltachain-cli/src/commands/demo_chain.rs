@@ -42,8 +42,11 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
     // Version 3 gets a link from version 0, too.
     let mut publisher = Publisher::open(store.clone(), PublishOptions::default().skips(vec![3]))?;
     let mut early_follower = follower("early")?;
-    let (mut rows, mut published, mut early) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut before, mut replayed): (Option<SafetensorsState>, u64) = (None, 0);
+    let mut rows = Vec::new();
+    let mut published = Vec::new();
+    let mut early = Vec::new();
+    let mut before: Option<SafetensorsState> = None;
+    let mut replayed = 0;
     for (step, weights) in steps.iter().enumerate() {
         let path = directory.join(format!("model{step}"));
         let model = fs::create_dir(&path).and_then(|()| fs::copy(weights, path.join(FILES[0])));

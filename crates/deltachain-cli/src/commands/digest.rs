@@ -1,7 +1,5 @@
 //! `digest`: prints the digest of a state.
 
-use std::iter;
-
 use deltachain::Result;
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::State;
@@ -15,21 +13,16 @@ use crate::output::{Output, printable};
 pub(crate) fn run(args: &DigestArgs, output: Output) -> Result<()> {
     let state = SafetensorsState::open(&args.state)?;
     let digests = digests_of(&state, output)?;
-    let tensors = || {
-        state
-            .tensors()
-            .iter()
-            .zip(&digests.tensors)
-            .filter(|_| args.tensors)
-    };
+    let tensors = || state.tensors().iter().zip(&digests.tensors);
     output.result(
         || {
-            let lines =
-                tensors().map(|(info, digest)| format!("{digest}  {}", printable(info.name())));
-            iter::once(digests.state.to_string())
-                .chain(lines)
-                .collect::<Vec<_>>()
-                .join("\n")
+            let mut lines = vec![digests.state.to_string()];
+            if args.tensors {
+                lines.extend(
+                    tensors().map(|(info, digest)| format!("{digest}  {}", printable(info.name()))),
+                );
+            }
+            lines.join("\n")
         },
         || {
             let mut object = json!({ "state": digests.state.to_string() });

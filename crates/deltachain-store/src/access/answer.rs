@@ -40,10 +40,10 @@ pub(crate) fn bounded(
                 let text = format!("the answer has more than {most} bytes");
                 HttpError::new(HttpErrorKind::Decode, io::Error::other(text))
             })?;
-            let paid = rate
-                .as_ref()
-                .filter(|_| length > 0)
-                .map(|rate| rate.take(length).1);
+            let paid = match &rate {
+                Some(rate) if length > 0 => Some(rate.take(length).1),
+                _ => None,
+            };
             Ok(Some((frame, (body, left, rate, paid))))
         },
     );

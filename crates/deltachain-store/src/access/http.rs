@@ -242,12 +242,12 @@ impl WatchedClient {
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         // A refusal may come from something that stands before the store, and has a clock of its
         // own.
-        if let Some(date) =
-            header(http::header::DATE).filter(|_| !is_for_credentials && head.status.is_success())
+        if !is_for_credentials
+            && head.status.is_success()
+            && let Some(date) = header(http::header::DATE)
+            && let Ok(date) = httpdate::parse_http_date(date)
         {
-            httpdate::parse_http_date(date)
-                .into_iter()
-                .for_each(|date| *lock(&self.shared.date) = Some(date));
+            *lock(&self.shared.date) = Some(date);
         }
         if matches!(head.status.as_u16(), 429 | 503)
             && let Some(retry_after) = header(http::header::RETRY_AFTER)

@@ -78,7 +78,6 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     // All four are built alike, by builders that have no trait in common.
     macro_rules! configured {
         ($builder:expr, $url:expr, $key:ty, $known:expr, $own:expr) => {{
-            words = $known.words;
             let own: &[&str] = &$own;
             let mut builder = $builder
                 .with_url($url)
@@ -130,6 +129,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     let objects: Arc<dyn ObjectStore> = match scheme {
         #[cfg(feature = "s3")]
         ObjectStoreScheme::AmazonS3 => {
+            words = settings::S3.words;
             let mut builder = AmazonS3Builder::new();
             if let Some(source) = options.credentials.clone() {
                 let own = Arc::new(Provider::new(source));
@@ -152,6 +152,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
         }
         #[cfg(feature = "gs")]
         ObjectStoreScheme::GoogleCloudStorage => {
+            words = settings::GOOGLE.words;
             let builder = configured!(
                 GoogleCloudStorageBuilder::new(),
                 url.as_str(),
@@ -163,6 +164,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
         }
         #[cfg(feature = "az")]
         ObjectStoreScheme::MicrosoftAzure => {
+            words = settings::AZURE.words;
             let builder = configured!(
                 MicrosoftAzureBuilder::new(),
                 url.as_str(),
@@ -174,6 +176,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
         }
         #[cfg(feature = "http")]
         ObjectStoreScheme::Http => {
+            words = settings::WEB.words;
             let builder = configured!(
                 HttpBuilder::new(),
                 &url[..url::Position::BeforePath],

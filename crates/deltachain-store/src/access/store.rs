@@ -233,10 +233,11 @@ impl Store {
         // Zero would stall forever.
         options.parallel = options.parallel.max(1);
         options.part_bytes = options.part_bytes.max(1);
-        let rate = options
-            .max_rate
-            .filter(|_| !opened.is_watched)
-            .map(|rate| Arc::new(Rate::new(rate)));
+        // Requests to a server are paced by the client that sends them.
+        let rate = match options.max_rate {
+            Some(rate) if !opened.is_watched => Some(Arc::new(Rate::new(rate))),
+            _ => None,
+        };
         Ok(Self {
             opened,
             name: without_secrets(name),
@@ -693,14 +694,18 @@ impl Store {
         Ok(Some((content, size)))
     }
 
-    /// Waits until as many bytes may have gone, if it is not a server.
+    /// Waits for the time that so many bytes take at the configured rate. Requests to a server are
+    /// paced by the client that sends them.
     ///
     /// # Errors
     /// IO if it is stopped.
     pub(super) async fn pace(&self, bytes: u64) -> Result<()> {
-        let Some(rate) = self.rate.as_ref().filter(|_| bytes > 0) else {
+        let Some(rate) = &self.rate else {
             return Ok(());
         };
+        if bytes == 0 {
+            return Ok(());
+        }
         let paid = sleep_until(rate.take(bytes).1).map(Ok);
         self.stop
             .unless(paid)
@@ -708,9 +713,13 @@ impl Store {
             .map_err(|error| self.failed("waiting", &error, None))
     }
 
-    /// The directory that it is.
+    /// The directory of the store, if it is one.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
-        directory_of(&self.name).filter(|_| self.opened.is_directory)
+        if self.opened.is_directory {
+            directory_of(&self.name)
+        } else {
+            None
+        }
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {

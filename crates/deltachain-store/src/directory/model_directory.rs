@@ -184,16 +184,13 @@ impl ModelDirectory {
             return Err(switching(io::ErrorKind::NotFound.into()));
         }
         check_current(&self.path)?;
+        if !model.is_dir() {
+            return Err(prepared_was_removed(model));
+        }
         let name = model
             .parent()
             .and_then(Path::file_name)
-            .filter(|_| model.is_dir());
-        let removed = || {
-            let text =
-                "the prepared version has been removed, by a later `prepare` or by another program";
-            Error::unusable(text, "prepare the version again").in_file(model)
-        };
-        let name = name.ok_or_else(removed)?;
+            .ok_or_else(|| prepared_was_removed(model))?;
         let place = UnfinishedDirectory::new(&self.path).map_err(switching)?;
         let link = place.path().join(CURRENT);
         let target = [VERSIONS.as_ref(), name, OsStr::new(MODEL)]
@@ -204,6 +201,11 @@ impl ModelDirectory {
             .and_then(|()| sync_directory(&self.path))
             .map_err(switching)
     }
+}
+
+fn prepared_was_removed(model: &Path) -> Error {
+    let text = "the prepared version has been removed, by a later `prepare` or by another program";
+    Error::unusable(text, "prepare the version again").in_file(model)
 }
 
 /// The version that `current` in a directory leads to, if any.

@@ -107,27 +107,61 @@ enum LinkBytes<'a> {
     InStore(Box<StoredLink<'a, FileRequest<'a>>>),
 }
 
+/// The places where links are found, and how long ones are fetched.
+pub(crate) struct LinkAccess<'a> {
+    pub(crate) stores: &'a FileStores,
+    pub(crate) cache: &'a Cache,
+    pub(crate) observer: &'a dyn Observer,
+    /// Fetches only the bytes that are read of links that are longer than one request.
+    pub(crate) in_parts: bool,
+}
+
+impl LinkAccess<'_> {
+    /// True if a link is downloaded in one go. A file that is a single request anyway is fetched as
+    /// a whole, so that its digest can be checked.
+    fn is_whole(&self, file: &FileReference) -> bool {
+        !self.in_parts || file.size <= self.stores.url.options.part_bytes
+    }
+}
+
+impl<'a> LinkAccess<'a> {
+    /// Opens a link in the cache, or starts to fetch it.
+    fn start(&self, file: Option<FileReference>) -> Result<FetchedLink<'a>> {
+        let reference = file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
+        let bytes = match self.cache.find(&reference)? {
+            Some(file) => LinkBytes::Here(file),
+            None if self.is_whole(&reference) => LinkBytes::Coming(Box::new(Download::start(
+                self.stores,
+                reference,
+                self.cache,
+                self.observer,
+            )?)),
+            None => LinkBytes::InStore(Box::new(StoredLink::from_source(
+                &self.stores.url,
+                self.stores.file(ChainFile::Link(reference)),
+                reference,
+                self.observer,
+            ))),
+        };
+        Ok(FetchedLink { reference, bytes })
+    }
+}
+
 impl<'a> Links<'a> {
     /// Fetches the links of these routes for the wanted shards. The links of all routes but the
     /// first come first, until they have arrived. Then come the links of the first route, which are
-    /// long if the path begins with a snapshot. These are read while they come. With `in_parts`, of
-    /// links that are longer than one request only the bytes that are read are fetched.
+    /// long if the path begins with a snapshot. These are read while they come.
     pub(crate) fn fetch(
-        (stores, cache, observer): (&'a FileStores, &'a Cache, &'a dyn Observer),
-        in_parts: bool,
+        access: &LinkAccess<'a>,
         hops: &'a [Hop],
         wanted: &[usize],
         received: &mut FetchTotals,
     ) -> Result<Self, Blame> {
-        // A file that is a single request anyway is fetched as a whole, so that its digest can be
-        // checked.
-        let part_bytes = stores.url.options.part_bytes;
-        let is_whole = |file: &FileReference| !in_parts || file.size <= part_bytes;
         let mut links = Self {
             hops,
             shards: wanted.iter().map(|_| Vec::new()).collect(),
             began: Instant::now(),
-            _phase: InPhase::begin(observer, Phase::Download, 0),
+            _phase: InPhase::begin(access.observer, Phase::Download, 0),
         };
         let files = |hop: &'a Hop| {
             wanted
@@ -135,29 +169,12 @@ impl<'a> Links<'a> {
                 .map(move |&shard| hop.files.get(shard).copied())
         };
         let all = hops.iter().flat_map(files).flatten();
-        let to_fetch = all.filter(|file| !cache.has(file) && is_whole(file));
-        observer.begin(
+        let to_fetch = all.filter(|file| !access.cache.has(file) && access.is_whole(file));
+        access.observer.begin(
             Phase::Download,
             to_fetch.map(|file| file.size).fold(0, u64::saturating_add),
         );
 
-        let start = |file: Option<FileReference>| {
-            let reference =
-                file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
-            let bytes = match cache.find(&reference)? {
-                Some(file) => LinkBytes::Here(file),
-                None if is_whole(&reference) => LinkBytes::Coming(Box::new(Download::start(
-                    stores, reference, cache, observer,
-                )?)),
-                None => LinkBytes::InStore(Box::new(StoredLink::from_source(
-                    &stores.url,
-                    stores.file(ChainFile::Link(reference)),
-                    reference,
-                    observer,
-                ))),
-            };
-            Ok::<_, Error>(FetchedLink { reference, bytes })
-        };
         let Some((first, later)) = hops.split_first() else {
             return Ok(links);
         };
@@ -176,7 +193,7 @@ impl<'a> Links<'a> {
             {
                 settle(&mut links, oldest)?;
             }
-            coming.push_back((place, start(file)?));
+            coming.push_back((place, access.start(file)?));
         }
         coming
             .into_iter()
@@ -185,7 +202,7 @@ impl<'a> Links<'a> {
             if let Some(before) = place.checked_sub(FILES_AT_ONCE) {
                 links.shards[before][0].wait()?;
             }
-            links.shards[place].insert(0, start(file)?);
+            links.shards[place].insert(0, access.start(file)?);
         }
         Ok(links)
     }

@@ -142,9 +142,10 @@ impl Destination for Directory {
     const HAS_FILES: bool = true;
 
     fn held(&self) -> Option<&HeldVersion> {
-        self.held
-            .as_ref()
-            .filter(|_| self.files != FilesState::Useless)
+        match self.files {
+            FilesState::Useless => None,
+            _ => self.held.as_ref(),
+        }
     }
 
     fn last(&self) -> Option<&HeldVersion> {
@@ -205,16 +206,12 @@ impl Destination for Directory {
     ) -> Result<(HeldVersion, ()), Blame> {
         let (_unfinished, version) = self.kept.begin(observer)?;
         let model = version.join(MODEL);
-        let shards = match self
-            .held()
-            .zip(self.model.as_ref())
-            .filter(|_| plan.hops.is_empty())
-        {
-            Some((held, files)) => {
+        let shards = match (self.held(), &self.model) {
+            (Some(held), Some(files)) if plan.hops.is_empty() => {
                 take_model(files, &model)?;
                 held.shards.clone()
             }
-            None => {
+            _ => {
                 let build = reader.follow(plan, self, observer, received, |following, pushed| {
                     following.write(pushed, self.model.as_ref(), &model)
                 });
@@ -275,11 +272,10 @@ impl Directory {
                 "the contents of the directory are unusable and will be recreated: {error:#}"
             ));
         }
-        let Some(held) = self
-            .held
-            .as_ref()
-            .filter(|_| self.files != FilesState::Useless)
-        else {
+        if self.files == FilesState::Useless {
+            return Ok(None);
+        }
+        let Some(held) = &self.held else {
             return Ok(None);
         };
         let opened = if held.has_just(selection.numbers.as_deref(), selection.patterns.as_deref()) {

@@ -124,16 +124,15 @@ impl FollowerOptions {
             .unwrap_or_else(|| if is_in_memory(at) { 0 } else { CACHE_BYTES });
         let cache = Cache::open(cache, bytes)?;
         let files = FileStores::of(store);
-        let (limits, rollback, adopt) = (self.limits, self.allow_rollback, self.adopt.into());
         Ok(ChainReader {
             store: files.url.clone(),
             files,
             cache,
             selection,
-            limits,
+            limits: self.limits,
             trust,
-            rollback,
-            adopt,
+            rollback: self.allow_rollback,
+            adopt: self.adopt.into(),
             newest: Mutex::default(),
         })
     }
@@ -184,11 +183,11 @@ impl<P: Place> Follower<P> {
         let is_new = self.held().is_none();
         let is_missing = error.breaks(&["R-CHN-03", "R-SIG-01"]) && (is_new || version.is_some())
             || error.breaks(&["R-CHN-01"]) && is_new;
-        self.reader
-            .trust
-            .iter()
-            .filter(|_| is_missing)
-            .for_each(|trust| trust.tell(error.unsigned(), observer));
+        if let Some(trust) = &self.reader.trust
+            && is_missing
+        {
+            trust.tell(error.unsigned(), observer);
+        }
         is_missing
     }
 

@@ -255,17 +255,15 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     /// USAGE if no shard or tensor is selected or a pattern is not valid; IO.
     pub fn in_place(store: Store, options: FollowerOptions) -> Result<Self> {
         let (reader, scratch) = options.reader_for_memory(store)?;
-        // The epoch begins anywhere: what another follower has prepared is of no use either.
-        let (last, fault, links_failed, memory, epoch) =
-            (None, None, false, None, rand::random::<u32>().into());
         Ok(Self {
             reader,
             place: InPlace {
-                last,
-                fault,
-                links_failed,
-                memory,
-                epoch,
+                last: None,
+                fault: None,
+                links_failed: false,
+                memory: None,
+                // A random start, so that a version prepared by another follower never matches.
+                epoch: rand::random::<u32>().into(),
                 _scratch: scratch,
             },
         })
@@ -369,7 +367,9 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         if let Err(error) = proven {
             // A link that is wrong is on no other path in place.
             let why = Fallback::of(&error).or_else(|| error.rule().map(|_| Fallback::NoRoute));
-            if let Some(why) = why.filter(|_| observer.advance(Phase::Build, 0).is_ok()) {
+            if let Some(why) = why
+                && observer.advance(Phase::Build, 0).is_ok()
+            {
                 self.place.doubt(why);
             }
             return Err(error);
@@ -438,7 +438,9 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
             return Err(Error::usage("the version has not been proven"));
         }
         // Changes that were proven before some of the memory may have been written are of no use.
-        if let Some(fault) = self.place.fault.filter(|_| !prepared.change.is_whole) {
+        if let Some(fault) = self.place.fault
+            && !prepared.change.is_whole
+        {
             return Err(Error::usage(format!(
                 "the memory holds no version: {fault}"
             )));
@@ -783,13 +785,17 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
     const IS_IN_PLACE: bool = true;
 
     fn held(&self) -> Option<&HeldVersion<()>> {
-        self.last
-            .as_ref()
-            .filter(|_| self.doubt_of_memory().is_none())
+        match self.doubt_of_memory() {
+            None => self.last.as_ref(),
+            Some(_) => None,
+        }
     }
 
     fn base(&self) -> Option<&HeldVersion<()>> {
-        self.last.as_ref().filter(|_| self.fault.is_none())
+        match self.fault {
+            None => self.last.as_ref(),
+            Some(_) => None,
+        }
     }
 
     fn last(&self) -> Option<&HeldVersion<()>> {

@@ -174,7 +174,8 @@ impl Poller {
         observer: &dyn Observer,
     ) -> Result<Option<PreparedVersion<P>>> {
         if self.short_polls > 0
-            && let Some(held) = follower.held().filter(|_| follower.place.is_there())
+            && let Some(held) = follower.held()
+            && follower.place.is_there()
             // If this cannot be found out, a whole poll follows, which will tell.
             && matches!(follower.store().has_commit_after(held.version), Ok(false))
         {

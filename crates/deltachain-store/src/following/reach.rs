@@ -19,7 +19,7 @@ use crate::access::store::Store;
 use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
-use crate::fetching::links::{Blame, FetchTotals, Links, OpenedLinks};
+use crate::fetching::links::{Blame, FetchTotals, LinkAccess, Links, OpenedLinks};
 use crate::following::replay::{Layouts, PlanReplay, PushedShard};
 use crate::following::selection::Selection;
 use crate::following::shard::BaseShard;
@@ -564,10 +564,10 @@ impl ChainReader {
 
     /// Checks the layouts of the version held, if it stays: R-LAY-03.
     fn check_layouts<P: Destination>(&self, plan: &Plan, to: &P) -> Result<()> {
-        let (Some(held), Some(layouts)) = (
-            to.base().filter(|_| plan.hops.is_empty()),
-            self.layouts::<P>(),
-        ) else {
+        if !plan.hops.is_empty() {
+            return Ok(());
+        }
+        let (Some(held), Some(layouts)) = (to.base(), self.layouts::<P>()) else {
             return Ok(());
         };
         let named = named_layouts(&plan.metadata, plan.shards.len());
@@ -611,12 +611,16 @@ impl ChainReader {
             layouts,
             observer,
         };
-        let access = (&self.files, &self.cache, observer);
         // If the commit does not name the layouts, files must be hashed as a whole to prove them.
         let names_none = plan.hops.last().is_some_and(|hop| hop.layouts.is_none());
         let is_hashed = P::IS_IN_PLACE || layouts == Some(Layouts::Proven) && names_none;
-        let in_parts = selection.patterns.is_some() && !is_hashed;
-        let links = Links::fetch(access, in_parts, &plan.hops, &wanted, received)?;
+        let access = LinkAccess {
+            stores: &self.files,
+            cache: &self.cache,
+            observer,
+            in_parts: selection.patterns.is_some() && !is_hashed,
+        };
+        let links = Links::fetch(&access, &plan.hops, &wanted, received)?;
         let shards = self.start(plan, &wanted, to)?;
         let (built, shards, opened) = following.run(&shards, &links, received, |pushed| {
             build(&following, pushed)

@@ -11,7 +11,7 @@ use deltachain::{Error, Result, StateTable};
 use crate::directory::held::{BUILD_AGAIN, HeldVersion, ShardRecord};
 use crate::directory::versions::open_model;
 use crate::following::selection::Selection;
-use crate::following::view::View;
+use crate::following::view::{View, ViewTensor};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// One shard.
@@ -120,7 +120,11 @@ pub(crate) fn part<'a>(
         let number =
             find(whole.tensors(), info.name()).filter(|&number| whole.tensors()[number] == *info);
         let number = number.ok_or_else(|| has_changed(whole, info))?;
-        Ok((info.clone(), whole, number))
+        Ok(ViewTensor {
+            info: info.clone(),
+            state: whole,
+            number,
+        })
     });
     Ok(View::of(rows.collect::<Result<Vec<_>>>()?))
 }

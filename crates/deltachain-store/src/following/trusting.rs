@@ -75,7 +75,8 @@ impl FollowerTrust {
     /// another chain is to be taken.
     pub(crate) fn planner(&self, planner: Planner, counts_seen: bool) -> Planner {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        planner.trust(self.trust.clone(), record.seen().filter(|_| counts_seen))
+        let seen = if counts_seen { record.seen() } else { None };
+        planner.trust(self.trust.clone(), seen)
     }
 
     /// Records what a plan has found out, before it is followed, and tells the observer. If it
@@ -128,10 +129,11 @@ impl FollowerTrust {
             &mut *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner),
             unsigned,
         );
-        unsigned
-            .filter(|_| unsigned != before)
-            .iter()
-            .for_each(|unsigned| observer.remark(&unsigned.to_string()));
+        if let Some(unsigned) = unsigned
+            && before != Some(unsigned)
+        {
+            observer.remark(&unsigned.to_string());
+        }
     }
 
     /// The newest version that exists and is not signed, as it was found last.

@@ -12,26 +12,36 @@ pub(crate) struct View<'a, S: ?Sized> {
     places: Vec<(&'a S, usize)>,
 }
 
+/// A tensor of a view.
+pub(crate) struct ViewTensor<'a, S: ?Sized> {
+    pub(crate) info: TensorInfo,
+    /// State that has the tensor.
+    pub(crate) state: &'a S,
+    /// Number of the tensor in that state.
+    pub(crate) number: usize,
+}
+
 impl<'a, S: ?Sized> View<'a, S> {
-    /// A view of these tensors, in any order, each with the state that it is in, and its number
-    /// there.
-    pub(crate) fn of(tensors: impl IntoIterator<Item = (TensorInfo, &'a S, usize)>) -> Self {
-        let mut tensors: Vec<_> = tensors
+    /// A view of these tensors, in any order.
+    pub(crate) fn of(tensors: impl IntoIterator<Item = ViewTensor<'a, S>>) -> Self {
+        let mut tensors: Vec<_> = tensors.into_iter().collect();
+        tensors.sort_unstable_by(|left, right| left.info.name().cmp(right.info.name()));
+        let (infos, places) = tensors
             .into_iter()
-            .map(|(info, state, number)| (info, (state, number)))
-            .collect();
-        tensors.sort_unstable_by(|(left, _), (right, _)| left.name().cmp(right.name()));
-        let (infos, places) = tensors.into_iter().unzip();
+            .map(|tensor| (tensor.info, (tensor.state, tensor.number)))
+            .unzip();
         Self { infos, places }
     }
 
     /// A view of the wanted tensors that a state has, whose tensors are `all`.
     pub(crate) fn part(state: &'a S, all: &[TensorInfo], wanted: &[TensorInfo]) -> Self {
-        Self::of(
-            wanted
-                .iter()
-                .filter_map(|info| Some((info.clone(), state, find(all, info.name())?))),
-        )
+        Self::of(wanted.iter().filter_map(|info| {
+            Some(ViewTensor {
+                info: info.clone(),
+                state,
+                number: find(all, info.name())?,
+            })
+        }))
     }
 
     fn place(&self, tensor: usize) -> Result<(&'a S, usize)> {
@@ -50,7 +60,11 @@ impl<'a, S: State> View<'a, S> {
                 .tensors()
                 .iter()
                 .enumerate()
-                .map(move |(number, info)| (info.clone(), state, number))
+                .map(move |(number, info)| ViewTensor {
+                    info: info.clone(),
+                    state,
+                    number,
+                })
         }))
     }
 }

@@ -66,23 +66,33 @@ pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<Dire
         &mut report.problems,
     ) {
         let before = report.problems.len();
-        let checked = is_real_directory(&version).then(|| report.check_version(&version, observer));
+        if !is_real_directory(&version) {
+            continue;
+        }
+        let checked = report.check_version(&version, observer);
         observer.advance(Phase::Hash, 0)?;
-        report.problems.extend(checked.and_then(Result::err));
+        if let Err(error) = checked {
+            report.problems.push(error);
+        }
         if is_real_directory(&version) {
             report.versions += 1;
         } else {
+            // A follower has removed the version meanwhile.
             report.problems.truncate(before);
         }
     }
     for link in ours(&directory.join("cache"), is_link, &mut report.problems) {
-        let checked = is_real_file(&link).then(|| report.check_link(&link));
+        if !is_real_file(&link) {
+            continue;
+        }
+        let checked = report.check_link(&link);
         observer.advance(Phase::Hash, 0)?;
-        report.problems.extend(
-            checked
-                .and_then(Result::err)
-                .filter(|_| is_real_file(&link)),
-        );
+        // A link that a follower has removed meanwhile is not a problem.
+        if let Err(error) = checked
+            && is_real_file(&link)
+        {
+            report.problems.push(error);
+        }
     }
     Ok(report)
 }

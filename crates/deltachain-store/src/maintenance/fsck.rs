@@ -127,19 +127,16 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         .collect();
     faults.extend(check_assets(store, &objects, &assets, options, observer)?);
     let rebuilt = match &options.deep {
-        Some(place) => {
-            let (entries, limits, kept) = (&entries, &options.limits, BTreeMap::new());
-            RouteProver {
-                store,
-                entries,
-                place,
-                limits,
-                observer,
-                bad_files,
-                kept,
-            }
-            .prove_all(&mut faults)?
+        Some(place) => RouteProver {
+            store,
+            entries: &entries,
+            place,
+            limits: &options.limits,
+            observer,
+            bad_files,
+            kept: BTreeMap::new(),
         }
+        .prove_all(&mut faults)?,
         None => 0,
     };
     let needed: BTreeSet<ObjectName> = uses.keys().map(FileReference::name).collect();
@@ -347,10 +344,12 @@ fn check_assets(
         .iter()
         .map(|object| (object.name, object.size))
         .collect();
-    let read = assets.values().filter(|_| options.deep.is_some());
-    let bytes = read
-        .map(|asset| asset.file.size)
-        .fold(0, u64::saturating_add);
+    let mut bytes: u64 = 0;
+    if options.deep.is_some() {
+        for asset in assets.values() {
+            bytes = bytes.saturating_add(asset.file.size);
+        }
+    }
     let progress = InPhase::begin(observer, Phase::Check, bytes);
     let mut problems = Vec::new();
     for &asset in assets.values() {

@@ -95,8 +95,11 @@ impl<'a> RouteProver<'a> {
                 named: None,
                 digests: None,
             };
-            let kept = self.kept.get(&(shard, of)).filter(|_| route.from.is_some());
-            let base = kept.and_then(|kept| kept.end(shard)).unwrap_or(nothing);
+            let base = match route.from {
+                Some(_) => self.kept.get(&(shard, of)).and_then(|kept| kept.end(shard)),
+                None => None,
+            };
+            let base = base.unwrap_or(nothing);
             let named = named.as_ref().and_then(|named| named.get(shard));
             let applied = self.apply((base, digests), file, (*target, named));
             built.push(applied.map_err(|error| error.in_file(file.name().to_string()))?);

@@ -9,8 +9,11 @@ use deltachain::chain::version_name;
 use deltachain::{Error, ErrorClass, Result};
 use serde::Serialize;
 
+use crate::directory::held::HeldVersion;
 use crate::directory::status::{TrustStatus, inspect_directory};
-use crate::operation::records::{Failure, FollowStatus, Records, ServerRecord, StoreRecord};
+use crate::operation::records::{
+    CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, StoreRecord,
+};
 use crate::operation::time::Time;
 
 /// Limit of a healthy lag.
@@ -198,66 +201,43 @@ impl Health {
         if found.is_none() && problems.is_empty() {
             problems.push("it holds no version".to_owned());
         }
-        if let Some(found) = found.as_ref().filter(|found| !found.missing.is_empty()) {
+        if let Some(found) = &found
+            && !found.missing.is_empty()
+        {
             problems.push(format!(
                 "files are missing or have another length: {}",
                 found.missing.join(", ")
             ));
         }
         let held = found.as_ref().map(|found| &found.held);
-        let trust = found.as_ref().and_then(|found| found.trust.as_ref());
-        problems.extend(trust.and_then(TrustStatus::problem));
-        let command = status.command.as_ref().map(|command| CommandHealth {
-            succeeded: ran
-                .filter(|ran| {
-                    held.is_some_and(|held| ran.is(held.version, held.commit, &command.digest))
-                })
-                .map(|ran| ran.time),
-            running: command.running && is_followed,
-            failures: command.failures,
-            last_failure: command.last_failure.clone(),
-        });
-        // Ages by times that have not come yet would be 0 for ever.
-        let future = status
-            .last_look
-            .max(status.last_success)
-            .filter(|time| time.is_in_future());
-        problems.extend(future.map(|time| {
-            format!("the last poll was at {time}, which is in the future: a clock was wrong")
-        }));
-        if let Some(error) = &status.last_error
-            && status.failing
-            // A network that is down for a while is what --max-lag is for.
-            && (error.is_local || error.class != ErrorClass::Io.name())
-        {
-            problems.push(format!("the last poll failed: {}", error.message));
-        }
         let version = held.map(|held| held.version);
-        problems.extend(
-            command
-                .as_ref()
-                .zip(version)
-                .and_then(|(command, version)| command.problem(version, is_followed)),
-        );
-        problems.extend(
-            max_lag
-                .zip(version)
-                .and_then(|(most, version)| of_lag(most, version, &status, is_followed)),
-        );
-        let unready = |server: &ServerRecord| {
-            max_lag.and_then(|most| unready(server, &status, most, is_followed))
+        let trust = found.as_ref().and_then(|found| found.trust.as_ref());
+        if let Some(problem) = trust.and_then(TrustStatus::problem) {
+            problems.push(problem);
+        }
+        problems.extend(of_polls(&status));
+        let command = status
+            .command
+            .as_ref()
+            .map(|command| CommandHealth::of(command, ran.as_ref(), held, is_followed));
+        if let Some(version) = version {
+            if let Some(command) = &command {
+                problems.extend(command.problem(version, is_followed));
+            }
+            if let Some(most) = max_lag {
+                problems.extend(of_lag(most, version, &status, is_followed));
+            }
+        }
+        let mut are_ready = true;
+        for server in &servers {
+            let unready = max_lag.and_then(|most| unready(server, &status, most, is_followed));
+            are_ready &= unready.is_none();
+            problems.extend(of_server(server, unready.as_deref(), is_followed));
+        }
+        let stored = match &status.stored {
+            Some(stored) if Some(stored.version) == version => Some(stored.time),
+            _ => None,
         };
-        let unready: Vec<_> = servers.iter().map(unready).collect();
-        problems.extend(
-            servers
-                .iter()
-                .zip(&unready)
-                .filter_map(|(server, unready)| of_server(server, unready.as_deref(), is_followed)),
-        );
-        let stored = status
-            .stored
-            .filter(|stored| Some(stored.version) == version)
-            .map(|stored| stored.time);
         Ok(Self {
             healthy: problems.is_empty(),
             problems,
@@ -287,13 +267,32 @@ impl Health {
             process: is_followed.then_some(status.pid),
             stores: status.stores,
             command,
-            ready: max_lag
-                .filter(|_| !unready.is_empty())
-                .map(|_| unready.iter().all(Option::is_none)),
+            ready: (max_lag.is_some() && !servers.is_empty()).then_some(are_ready),
             servers,
             whole: status.whole,
         })
     }
+}
+
+/// Problems that the last polls have shown.
+fn of_polls(status: &FollowStatus) -> Vec<String> {
+    let mut problems = Vec::new();
+    // By a time in the future, the age of the last poll would be 0 until then.
+    if let Some(time) = status.last_look.max(status.last_success)
+        && time.is_in_future()
+    {
+        problems.push(format!(
+            "the last poll was at {time}, which is in the future: a clock was wrong"
+        ));
+    }
+    if let Some(error) = &status.last_error
+        && status.failing
+        // A network that is down for a while is what --max-lag is for.
+        && (error.is_local || error.class != ErrorClass::Io.name())
+    {
+        problems.push(format!("the last poll failed: {}", error.message));
+    }
+    problems
 }
 
 fn of_lag(
@@ -341,6 +340,26 @@ fn of_server(server: &ServerRecord, unready: Option<&str>, is_followed: bool) ->
 }
 
 impl CommandHealth {
+    fn of(
+        command: &CommandStatus,
+        ran: Option<&Ran>,
+        held: Option<&HeldVersion>,
+        is_followed: bool,
+    ) -> Self {
+        let succeeded = match (ran, held) {
+            (Some(ran), Some(held)) if ran.is(held.version, held.commit, &command.digest) => {
+                Some(ran.time)
+            }
+            _ => None,
+        };
+        Self {
+            succeeded,
+            running: command.running && is_followed,
+            failures: command.failures,
+            last_failure: command.last_failure.clone(),
+        }
+    }
+
     fn problem(&self, version: u64, is_followed: bool) -> Option<String> {
         let text = self.last_failure.as_deref().unwrap_or_default();
         match self.succeeded {

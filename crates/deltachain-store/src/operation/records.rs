@@ -137,7 +137,9 @@ impl FollowStatus {
             self.versions
                 .drain(..self.versions.len().saturating_sub(VERSIONS));
         }
-        if let Some(last) = self.versions.last_mut().filter(|_| version >= head) {
+        if let Some(last) = self.versions.last_mut()
+            && version >= head
+        {
             last.newest = Some(time);
         }
     }

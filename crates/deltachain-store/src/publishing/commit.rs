@@ -60,16 +60,41 @@ pub(crate) struct Committed {
     pub(crate) doubt: Option<Error>,
 }
 
-/// Commits parts that were made to follow `parent` and whose files have been stored, one for each
-/// shard in order. `path` is what the path to the head costs, if it is known; `attempts` are those
-/// that stored the files.
-pub(crate) fn commit(
-    store: &Store,
-    parent: &Parent,
-    (path, attempts): (Option<PathBytes>, &[Attempt]),
-    parts: &[ShardPart],
-    (options, chain, trust): (&PublishOptions, Digest, Option<&Trust>),
-) -> Result<Committed> {
+/// Parts of a version whose files have been stored.
+pub(crate) struct StoredParts<'a> {
+    /// One part for each shard, in order.
+    pub(crate) parts: &'a [ShardPart],
+    /// Parent that the parts were made to follow.
+    pub(crate) parent: &'a Parent,
+    /// Cost of the path to the head, if it is known.
+    pub(crate) path: Option<PathBytes>,
+    /// Attempts that stored the files.
+    pub(crate) attempts: &'a [Attempt],
+}
+
+/// Store and settings of a publisher.
+pub(crate) struct CommitTo<'a> {
+    pub(crate) store: &'a Store,
+    /// Digest of the chain document.
+    pub(crate) chain: Digest,
+    pub(crate) options: &'a PublishOptions,
+    pub(crate) trust: Option<&'a Trust>,
+}
+
+/// Makes stored parts visible as the version after their parent.
+pub(crate) fn commit(to: &CommitTo<'_>, stored: &StoredParts<'_>) -> Result<Committed> {
+    let &CommitTo {
+        store,
+        chain,
+        options,
+        trust,
+    } = to;
+    let &StoredParts {
+        parts,
+        parent,
+        path,
+        attempts,
+    } = stored;
     let state = union_of(
         parts
             .iter()

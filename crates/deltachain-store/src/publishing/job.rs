@@ -151,7 +151,10 @@ impl Job<'_> {
         }
         let (lent, layout);
         let given = if let Base::State(model) | Base::Last(model) = base {
-            let digests = last.filter(|_| matches!(base, Base::Last(_)));
+            let digests = match base {
+                Base::Last(_) => last,
+                _ => None,
+            };
             (lent, layout) = (model.lent(), model.layout()?);
             let named = parent.head().and_then(|head| self.named(&head.metadata));
             Some(End {
@@ -292,7 +295,10 @@ impl Job<'_> {
             .kept
             .as_ref()
             .map_or(bases.given, |kept| kept.end(shard));
-        if let (Some(head), Some(base)) = (parent.head().filter(|_| bases.head.is_some()), base) {
+        if bases.head.is_some()
+            && let Some(head) = parent.head()
+            && let Some(base) = base
+        {
             // Tensors may be assigned to shards anew, so nothing is said of these.
             if of == 1 {
                 remark_other_names(self.target.state.tensors(), base.state.tensors(), observer);

@@ -173,10 +173,9 @@ impl KeptVersion {
         make: &dyn Fn(Option<End<'_>>) -> Result<NewLink>,
     ) -> Result<NewLink> {
         let mut link = make(self.end(shard))?;
-        if let Some(held) = self
-            .follower
-            .held()
-            .filter(|_| !self.shards.is_empty() && Some(link.report.base) != digest)
+        if Some(link.report.base) != digest
+            && !self.shards.is_empty()
+            && let Some(held) = self.follower.held()
         {
             self.bring_to(held.version, None, observer)?;
             link = make(self.end(shard))?;

@@ -17,7 +17,7 @@ use crate::access::whole::{ChainFile, check_there};
 use crate::assets::excluded::Excluded;
 use crate::assets::in_store::LEAVE_OUT;
 use crate::observer::Observer;
-use crate::publishing::commit::{Committed, check_complete, commit};
+use crate::publishing::commit::{CommitTo, Committed, StoredParts, check_complete, commit};
 use crate::publishing::job::{Job, JobBase, StoredLinks};
 use crate::publishing::kept::KeptVersion;
 use crate::publishing::known_head::{KnownHead, OwnParts, PreparedParts};
@@ -394,9 +394,19 @@ impl Publisher {
             .collect();
         // From when the store is asked for the time, this machine's clock goes on.
         attempts.extend(attempt_of(&self.store, &foreign)?);
-        let signing = (&options, Digest::of_bytes(&self.chain), self.trust.as_ref());
-        let Committed { published, doubt } =
-            commit(&self.store, &parent, (path, &attempts), &parts, signing)?;
+        let to = CommitTo {
+            store: &self.store,
+            chain: Digest::of_bytes(&self.chain),
+            options: &options,
+            trust: self.trust.as_ref(),
+        };
+        let stored = StoredParts {
+            parts: &parts,
+            parent: &parent,
+            path,
+            attempts: &attempts,
+        };
+        let Committed { published, doubt } = commit(&to, &stored)?;
         if published.is_new {
             let is_signed = self
                 .trust
@@ -559,9 +569,11 @@ impl Publisher {
         } = new;
         // All shards of a model that is like a checkpoint name the same other files: those are
         // shard 0's, and none is left out.
-        let files = model
-            .files()
-            .filter(|_| number == 0 || !matches!(model, Model::Like(..)));
+        let files = if number > 0 && matches!(model, Model::Like(..)) {
+            None
+        } else {
+            model.files()
+        };
         let (layout, lent) = (model.layout()?, model.lent());
         let target = End {
             state: &lent,
@@ -656,7 +668,10 @@ fn attempt_of(store: &Store, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
     for part in parts {
         // One link of a session with a date shows that it was this store; otherwise the store is
         // asked for the times of all links.
-        let began = part.began().filter(|_| store.date().is_some());
+        let began = match store.date() {
+            Some(_) => part.began(),
+            None => None,
+        };
         let links = if began.is_none() || sessions.insert(part.session) {
             part.links.as_slice()
         } else {

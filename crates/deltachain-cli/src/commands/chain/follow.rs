@@ -297,11 +297,11 @@ impl<'a> Operation<'a> {
             )
         });
         let before = std::mem::replace(&mut self.status.whole, whole);
-        self.status
-            .whole
-            .iter()
-            .filter(|_| before.is_none())
-            .for_each(|text| self.watcher.remark(text));
+        if let Some(text) = &self.status.whole
+            && before.is_none()
+        {
+            self.watcher.remark(text);
+        }
         self.found(
             switched.version,
             &switched.state.to_string(),

@@ -193,10 +193,10 @@ fn server_as_text(server: &ServerRecord) -> String {
         || "no version known".to_owned(),
         |name| format!("version {name}"),
     );
-    let since = since
-        .filter(|_| version.is_some())
-        .map(|time| format!(", since {time}"))
-        .unwrap_or_default();
+    let since = match (version, since) {
+        (Some(_), Some(time)) => format!(", since {time}"),
+        _ => String::new(),
+    };
     let more = match (changing, paused) {
         (true, true) => "; paused, and may hold parts of two versions",
         (false, true) => "; paused",
