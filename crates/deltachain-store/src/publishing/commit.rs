@@ -83,18 +83,37 @@ pub(crate) struct CommitTo<'a> {
 
 /// Makes stored parts visible as the version after their parent.
 pub(crate) fn commit(to: &CommitTo<'_>, stored: &StoredParts<'_>) -> Result<Committed> {
-    let &CommitTo {
-        store,
-        chain,
-        options,
-        trust,
-    } = to;
-    let &StoredParts {
-        parts,
-        parent,
-        path,
-        attempts,
-    } = stored;
+    let commit = new_commit(to, stored)?;
+    let bytes = commit.to_bytes()?;
+    let name = ObjectName::Commit(commit.version);
+    sign(to, (commit.version, Digest::of_bytes(&bytes)))?;
+    if !put_last(to.store, stored.attempts, name, &bytes)?
+        && let Some(published) = commit_of_rival(to, stored, &commit, &bytes)?
+    {
+        return Ok(Committed {
+            published,
+            doubt: None,
+        });
+    }
+    // The version is visible from here on, whatever happens.
+    let files = commit
+        .routes
+        .iter()
+        .flat_map(|route| &route.files)
+        .map(FileReference::name);
+    let doubt = match was_in_time(to.store, stored.attempts, name, files) {
+        Ok(true) => None,
+        Ok(false) => Some(came_late(name)),
+        Err(error) => Some(time_unknown(name, &error)),
+    };
+    let published = report(stored, &commit, &bytes);
+    Ok(Committed { published, doubt })
+}
+
+/// Makes the commit of all parts.
+fn new_commit(to: &CommitTo<'_>, stored: &StoredParts<'_>) -> Result<Commit> {
+    let &CommitTo { store, options, .. } = to;
+    let &StoredParts { parts, parent, .. } = stored;
     let state = union_of(
         parts
             .iter()
@@ -118,7 +137,7 @@ pub(crate) fn commit(to: &CommitTo<'_>, stored: &StoredParts<'_>) -> Result<Comm
     let head = parent.head().map(|head| head.version);
     let path = PathBytes::after(&routes, |from| {
         if Some(from) == head {
-            return Ok(path);
+            return Ok(stored.path);
         }
         Ok(usable_commit(store, from, &options.limits)?
             .as_ref()
@@ -127,54 +146,61 @@ pub(crate) fn commit(to: &CommitTo<'_>, stored: &StoredParts<'_>) -> Result<Comm
     let mut metadata = options.metadata.clone();
     metadata.extend(path.map(|path| (PATH_BYTES_KEY.to_owned(), path.noted())));
     let mut commit = parent.next(state, shards, routes, assets, metadata)?;
-    let all = |route: &Route, is: fn(&ShardLink) -> bool| {
-        parts
-            .iter()
-            .zip(&route.files)
-            .all(|(part, file)| part.link(*file).is_some_and(is))
-    };
-    commit.mark_direct(|route| all(route, |link| link.is_direct));
+    commit.mark_direct(|route| all_links(parts, route, |link| link.is_direct));
     commit.name_layouts(&parts.iter().map(|part| part.layout).collect::<Vec<_>>());
-    commit.mark_in_place(|route| all(route, |link| link.is_in_place));
-    let bytes = commit.to_bytes()?;
-    let name = ObjectName::Commit(commit.version);
-    if !options.sign.is_empty() {
-        let (_, taken) = store_note(
-            store,
-            chain,
-            (commit.version, Digest::of_bytes(&bytes)),
-            &options.sign,
-        )?;
-        taken.first().map_or(Ok(()), |own| Err(note_taken(*own)))?;
-    }
-    if !put_last(store, attempts, name, &bytes)? {
-        let found = store.get(name)?;
-        if found.is_none() {
-            attempts.iter().try_for_each(Attempt::check)?;
-        }
-        if let Err(error) = check_taken(commit.version, &bytes, found.as_deref()) {
-            // The writer that was faster may have published the same step.
-            let published = repeated(found.as_deref(), &commit, options)?.ok_or(error)?;
-            if let Some(trust) = trust {
-                check_head(store, chain, (published.version, published.commit), trust)?;
-            }
-            return Ok(Committed {
-                published,
-                doubt: None,
-            });
-        }
-    }
-    let files = commit
-        .routes
+    commit.mark_in_place(|route| all_links(parts, route, |link| link.is_in_place));
+    Ok(commit)
+}
+
+/// True if the links of all shards on a route have this property.
+fn all_links(parts: &[ShardPart], route: &Route, is: impl Fn(&ShardLink) -> bool) -> bool {
+    parts
         .iter()
-        .flat_map(|route| &route.files)
-        .map(FileReference::name);
-    // The version is visible from here on, whatever happens.
-    let doubt = match was_in_time(store, attempts, name, files) {
-        Ok(true) => None,
-        Ok(false) => Some(came_late(name)),
-        Err(error) => Some(time_unknown(name, &error)),
+        .zip(&route.files)
+        .all(|(part, file)| part.link(*file).is_some_and(&is))
+}
+
+/// Stores the notes of the publisher's keys, if it has some.
+fn sign(to: &CommitTo<'_>, commit: (u64, Digest)) -> Result<()> {
+    if to.options.sign.is_empty() {
+        return Ok(());
+    }
+    let (_, taken) = store_note(to.store, to.chain, commit, &to.options.sign)?;
+    match taken.first() {
+        Some(own) => Err(note_taken(*own)),
+        None => Ok(()),
+    }
+}
+
+/// Reads the commit that was there first. Returns `None` if it is the same as the new one, and a
+/// report if it repeats the step that was to be published.
+///
+/// # Errors
+/// R-PUB-03 if another version is there; those of the store.
+fn commit_of_rival(
+    to: &CommitTo<'_>,
+    stored: &StoredParts<'_>,
+    commit: &Commit,
+    bytes: &[u8],
+) -> Result<Option<PublishReport>> {
+    let found = to.store.get(ObjectName::Commit(commit.version))?;
+    if found.is_none() {
+        stored.attempts.iter().try_for_each(Attempt::check)?;
+    }
+    let Err(error) = check_taken(commit.version, bytes, found.as_deref()) else {
+        return Ok(None);
     };
+    let published = repeated(found.as_deref(), commit, to.options)?.ok_or(error)?;
+    if let Some(trust) = to.trust {
+        let commit = (published.version, published.commit);
+        check_head(to.store, to.chain, commit, trust)?;
+    }
+    Ok(Some(published))
+}
+
+/// The report on a version that was made of these parts.
+fn report(stored: &StoredParts<'_>, commit: &Commit, bytes: &[u8]) -> PublishReport {
+    let &StoredParts { parts, parent, .. } = stored;
     let known: BTreeSet<FileReference> = match parent.head() {
         Some(head) => head.assets.iter().map(|asset| asset.file).collect(),
         None => BTreeSet::new(),
@@ -183,7 +209,7 @@ pub(crate) fn commit(to: &CommitTo<'_>, stored: &StoredParts<'_>) -> Result<Comm
         .assets
         .iter()
         .filter(|asset| !known.contains(&asset.file));
-    let published = PublishReport {
+    PublishReport {
         new_asset_bytes: bytes_of(new_assets),
         shards: parts
             .iter()
@@ -198,10 +224,9 @@ pub(crate) fn commit(to: &CommitTo<'_>, stored: &StoredParts<'_>) -> Result<Comm
             .map(|part| part.elements)
             .fold(0, u64::saturating_add),
         is_new: true,
-        unchanged_state: parent.head().is_some_and(|head| head.state == state),
-        ..PublishReport::head(&commit, Digest::of_bytes(&bytes))
-    };
-    Ok(Committed { published, doubt })
+        unchanged_state: parent.head().is_some_and(|head| head.state == commit.state),
+        ..PublishReport::head(commit, Digest::of_bytes(bytes))
+    }
 }
 
 /// The commit that has these bytes, if it makes one of ours a repetition by

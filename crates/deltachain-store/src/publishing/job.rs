@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;
 
-use deltachain::chain::{Asset, Parent, check_folders, named_layouts};
+use deltachain::chain::{Asset, Commit, Parent, check_folders, named_layouts};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, StateDigests, TensorInfo};
 use deltachain::{Error, Result, StateTable};
@@ -93,31 +93,45 @@ struct Bases<'a> {
     has_same_assets: bool,
 }
 
+/// Makes the links of a job.
+struct LinkMaker<'a> {
+    job: &'a Job<'a>,
+    /// The directory in which links are made.
+    place: &'a Path,
+    /// True once values that are not finite have been counted. All links lead to one state, so
+    /// counting for the first one is enough.
+    is_counted: Cell<bool>,
+}
+
+impl LinkMaker<'_> {
+    fn make(&self, base: Option<End<'_>>, coding: RouteCoding) -> Result<NewLink> {
+        let job = self.job;
+        if self.is_counted.get() {
+            return NewLink::make(base, job.target, coding, self.place, job.observer);
+        }
+        let link = job.make_counted(base, coding, self.place)?;
+        self.is_counted.set(true);
+        Ok(link)
+    }
+}
+
 impl Job<'_> {
+    /// Makes the links of the shard, and stores them.
     pub(crate) fn run(&self, base: JobBase<'_>) -> Result<StoredLinks> {
-        if self.shard >= self.of {
-            return Err(Error::usage(format!(
-                "there are {} shards, but no shard {}",
-                self.of, self.shard
-            )));
-        }
-        if self.of == 1 {
-            self.options
-                .check_empty(self.target.state.tensors().is_empty())?;
-        }
+        self.check_shard()?;
         let parent = self.parent;
         let (base, last, whole) = match base {
-            JobBase::Given { base, last } => (base, last, None),
+            // The digests are known only of a state that the publisher has made itself.
+            JobBase::Given { base, last } => match base {
+                Base::Last(_) if last.is_none() => (Base::Chain, None, None),
+                Base::Last(_) => (base, last, None),
+                _ => (base, None, None),
+            },
             JobBase::Whole { kept, place } => (Base::Nothing, None, Some((kept, place))),
         };
         if let Base::State(_) = base {
             parent.head_for_base()?;
         }
-        let base = if let (Base::Last(_), None) = (base, last) {
-            Base::Chain
-        } else {
-            base
-        };
         // Routes lead between versions with equally many shards.
         let mut head = parent
             .head()
@@ -125,13 +139,6 @@ impl Job<'_> {
             .map(|head| head.version);
         let scratch = Scratch::new(self.options.scratch.as_deref(), self.observer)?;
         let assets = self.assets(scratch.path())?;
-        check_folders(
-            &assets,
-            self.target
-                .layout
-                .iter()
-                .flat_map(|layout| layout.folders()),
-        )?;
         let (mut work, place) = match base {
             Base::Work(directory) => (Some(self.keep(KeptPlace::Lasting(directory))?), directory),
             Base::Chain if head.is_some() => (
@@ -149,22 +156,21 @@ impl Job<'_> {
                 head = None;
             }
         }
-        let (lent, layout);
-        let given = if let Base::State(model) | Base::Last(model) = base {
-            let digests = match base {
-                Base::Last(_) => last,
-                _ => None,
-            };
-            (lent, layout) = (model.lent(), model.layout()?);
-            let named = parent.head().and_then(|head| self.named(&head.metadata));
-            Some(End {
-                state: &lent,
-                layout: layout.as_deref(),
-                named,
-                digests,
-            })
-        } else {
-            None
+        // These outlive the base that borrows them.
+        let lent;
+        let layout;
+        let given = match base {
+            Base::State(model) | Base::Last(model) => {
+                lent = model.lent();
+                layout = model.layout()?;
+                Some(End {
+                    state: &lent,
+                    layout: layout.as_deref(),
+                    named: parent.head().and_then(|head| self.named(&head.metadata)),
+                    digests: last,
+                })
+            }
+            _ => None,
         };
         let attempt = Attempt::begin(self.store);
         let is_whole = whole.is_some();
@@ -199,8 +205,36 @@ impl Job<'_> {
         })
     }
 
-    /// Stores the other files of the directory, before the work that takes long.
+    /// Checks the shard's number, and that a model of one shard has tensors.
+    fn check_shard(&self) -> Result<()> {
+        if self.shard >= self.of {
+            return Err(Error::usage(format!(
+                "there are {} shards, but no shard {}",
+                self.of, self.shard
+            )));
+        }
+        if self.of == 1 {
+            self.options
+                .check_empty(self.target.state.tensors().is_empty())?;
+        }
+        Ok(())
+    }
+
+    /// Stores the other files of the directory, before the work that takes long. Checks that no
+    /// folder of the model's files is called like one of them.
     fn assets(&self, scratch: &Path) -> Result<Vec<Asset>> {
+        let assets = self.store_assets(scratch)?;
+        check_folders(
+            &assets,
+            self.target
+                .layout
+                .iter()
+                .flat_map(|layout| layout.folders()),
+        )?;
+        Ok(assets)
+    }
+
+    fn store_assets(&self, scratch: &Path) -> Result<Vec<Asset>> {
         let Self {
             store,
             shard,
@@ -265,101 +299,128 @@ impl Job<'_> {
         })
     }
 
+    /// Makes the links of all routes, and adds each as soon as it is made. Returns the link from the
+    /// head, which is not added, if nothing has changed and that is to make no version.
     fn make_links(
         &self,
         bases: &mut Bases<'_>,
         add: &mut dyn FnMut(Option<u64>, NewLink) -> Result<()>,
     ) -> Result<Option<NewLink>> {
-        let Self {
-            parent,
-            shard,
-            of,
-            options,
-            observer,
-            ..
-        } = *self;
-        let codings = RouteCoding::of(&options.profiles)?;
-        let place = bases.place;
-        // All links lead to one state, so the first one is enough.
-        let is_counted = Cell::new(false);
-        let make = |base: Option<End<'_>>, coding| {
-            if is_counted.get() {
-                return NewLink::make(base, self.target, coding, place, observer);
-            }
-            let link = self.make_counted(base, coding, place)?;
-            is_counted.set(true);
-            Ok(link)
+        let codings = RouteCoding::of(&self.options.profiles)?;
+        let maker = LinkMaker {
+            job: self,
+            place: bases.place,
+            is_counted: Cell::new(false),
+        };
+        let base = match &bases.kept {
+            Some(kept) => kept.end(self.shard),
+            None => bases.given,
         };
         let mut needs_snapshot = true;
-        let base = bases
-            .kept
-            .as_ref()
-            .map_or(bases.given, |kept| kept.end(shard));
         if bases.head.is_some()
-            && let Some(head) = parent.head()
+            && let Some(head) = self.parent.head()
             && let Some(base) = base
         {
             // Tensors may be assigned to shards anew, so nothing is said of these.
-            if of == 1 {
-                remark_other_names(self.target.state.tensors(), base.state.tensors(), observer);
+            if self.of == 1 {
+                let tensors = self.target.state.tensors();
+                remark_other_names(tensors, base.state.tensors(), self.observer);
             }
             let before = lanes(base.state.tensors());
             let mut least = u64::MAX;
             for &coding in &codings {
-                let own = head.shards.get(shard).copied();
-                let link = match &mut bases.kept {
-                    Some(kept) => kept.link(shard, own, observer, &|base| make(base, coding))?,
-                    None => make(bases.given, coding)?,
-                };
-                parent.check_base(shard, link.report.base)?;
-                if let Some(most) = self.max_changed {
-                    let elements = link.report.elements;
-                    check_changed(most, before, elements, link.report.changed)?;
-                }
-                let has_moved = self
-                    .named(&head.metadata)
-                    .map_or(link.has_moved, |named| named != link.layout);
-                let is_head = link.report.base == link.report.target.state
-                    && !has_moved
-                    && bases.has_same_assets;
-                if self.if_changed && is_head && !self.is_cut_off {
+                let link = self.link_from_head(head, bases, &maker, coding)?;
+                self.check_change(before, &link)?;
+                if self.if_changed && self.is_head(head, bases, &link) && !self.is_cut_off {
                     return Ok(Some(link));
                 }
                 least = least.min(link.reference.size);
                 add(bases.head, link)?;
             }
             // Several shards must come to the same result, though each knows its own links only.
-            let bytes = if of == 1 { least } else { 0 };
-            needs_snapshot =
-                self.is_cut_off || options.snapshots.want(parent, self.path, bytes, observer);
+            let bytes = if self.of == 1 { least } else { 0 };
+            needs_snapshot = self.is_cut_off
+                || self
+                    .options
+                    .snapshots
+                    .want(self.parent, self.path, bytes, self.observer);
         }
-        let skipped = skipped_from(parent.next_version(), &options.skips);
         if needs_snapshot {
             // There are no old values that the profiles could treat differently.
-            add(None, make(None, codings[0])?)?;
+            add(None, maker.make(None, codings[0])?)?;
         }
-        let version = parent.next_version();
-        for from in skipped {
-            match self.older(from, version, bases) {
-                Ok(None) => {}
-                Ok(Some((mut older, own))) => {
-                    for &coding in &codings {
-                        add(
-                            Some(from),
-                            older.link(shard, own, observer, &|base| make(base, coding))?,
-                        )?;
-                    }
-                }
-                // Readers can do without this link.
-                Err(error) if error.rule().is_some() => {
-                    observer.remark(&format!(
-                        "skipping the link from version {from}, which cannot be built: {error}"
-                    ));
-                }
-                Err(error) => return Err(error),
-            }
+        for from in skipped_from(self.parent.next_version(), &self.options.skips) {
+            self.make_older(from, bases, &maker, &codings, add)?;
         }
         Ok(None)
+    }
+
+    /// Makes a link from the head.
+    fn link_from_head(
+        &self,
+        head: &Commit,
+        bases: &mut Bases<'_>,
+        maker: &LinkMaker<'_>,
+        coding: RouteCoding,
+    ) -> Result<NewLink> {
+        let own = head.shards.get(self.shard).copied();
+        let make = |base: Option<End<'_>>| maker.make(base, coding);
+        let link = match &mut bases.kept {
+            Some(kept) => kept.link(self.shard, own, self.observer, &make)?,
+            None => make(bases.given)?,
+        };
+        self.parent.check_base(self.shard, link.report.base)?;
+        Ok(link)
+    }
+
+    /// Checks that not more of the shard, which had `before` elements, changes than the options
+    /// allow.
+    fn check_change(&self, before: u64, link: &NewLink) -> Result<()> {
+        match self.max_changed {
+            Some(most) => {
+                let report = &link.report;
+                check_changed(most, before, report.elements, report.changed)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// True if a link from the head leads to the head: same tensors, layout and assets.
+    fn is_head(&self, head: &Commit, bases: &Bases<'_>, link: &NewLink) -> bool {
+        let has_moved = match self.named(&head.metadata) {
+            Some(named) => named != link.layout,
+            None => link.has_moved,
+        };
+        link.report.base == link.report.target.state && !has_moved && bases.has_same_assets
+    }
+
+    /// Makes the links from an older version. Readers can do without them, so a version that cannot
+    /// be built is only remarked on.
+    fn make_older(
+        &self,
+        from: u64,
+        bases: &Bases<'_>,
+        maker: &LinkMaker<'_>,
+        codings: &[RouteCoding],
+        add: &mut dyn FnMut(Option<u64>, NewLink) -> Result<()>,
+    ) -> Result<()> {
+        let (mut older, own) = match self.older(from, self.parent.next_version(), bases) {
+            Ok(Some(older)) => older,
+            Ok(None) => return Ok(()),
+            Err(error) if error.rule().is_some() => {
+                self.observer.remark(&format!(
+                    "skipping the link from version {from}, which cannot be built: {error}"
+                ));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        for &coding in codings {
+            let make = |base: Option<End<'_>>| maker.make(base, coding);
+            let link = older.link(self.shard, own, self.observer, &make)?;
+            add(Some(from), link)?;
+        }
+        Ok(())
     }
 
     /// Makes a link, and counts the values that are not finite while the target is read for it.
