@@ -179,25 +179,17 @@ impl<'a> Links<'a> {
             return Ok(links);
         };
         let mut coming: VecDeque<(usize, FetchedLink<'a>)> = VecDeque::new();
-        let mut settle =
-            |links: &mut Self, (place, link): (usize, FetchedLink<'a>)| -> Result<(), Blame> {
-                if !matches!(link.bytes, LinkBytes::InStore(_)) {
-                    received.add(&link, links.began)?;
-                }
-                links.shards[place].push(link);
-                Ok(())
-            };
         for (place, file) in later.iter().flat_map(|hop| files(hop).enumerate()) {
             if coming.len() == FILES_AT_ONCE
-                && let Some(oldest) = coming.pop_front()
+                && let Some((place, link)) = coming.pop_front()
             {
-                settle(&mut links, oldest)?;
+                links.push(place, link, received)?;
             }
             coming.push_back((place, access.start(file)?));
         }
-        coming
-            .into_iter()
-            .try_for_each(|link| settle(&mut links, link))?;
+        for (place, link) in coming {
+            links.push(place, link, received)?;
+        }
         for (place, file) in files(first).enumerate() {
             if let Some(before) = place.checked_sub(FILES_AT_ONCE) {
                 links.shards[before][0].wait()?;
@@ -205,6 +197,20 @@ impl<'a> Links<'a> {
             links.shards[place].insert(0, access.start(file)?);
         }
         Ok(links)
+    }
+
+    /// Adds a link of a shard, once it has arrived.
+    fn push(
+        &mut self,
+        place: usize,
+        link: FetchedLink<'a>,
+        received: &mut FetchTotals,
+    ) -> Result<(), Blame> {
+        if !matches!(link.bytes, LinkBytes::InStore(_)) {
+            received.add(&link, self.began)?;
+        }
+        self.shards[place].push(link);
+        Ok(())
     }
 
     /// The links of a shard, by its place among the wanted shards.

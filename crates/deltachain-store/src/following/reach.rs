@@ -434,28 +434,14 @@ impl ChainReader {
                             plan.version
                         ));
                     }
-                    self.cache
-                        .trim()
-                        .unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
+                    if let Err(error) = self.cache.trim() {
+                        observer.remark(&format!("{error:#}"));
+                    }
+                    let from = to.held().map(|held| held.version);
                     let report = SwitchReport {
-                        from: to.held().map(|held| held.version),
-                        version: held.version,
-                        state: held.state,
-                        commit: held.commit,
-                        metadata: held.metadata.clone(),
-                        directory: held.directory.clone(),
-                        routes: plan
-                            .hops
-                            .iter()
-                            .map(|hop| (hop.from, hop.version))
-                            .collect(),
-                        downloaded: received.downloaded,
-                        from_cache: received.from_cache,
-                        written: received.written,
                         times,
-                        proof: held.proof,
                         fallback,
-                        lag: None,
+                        ..switch_report(from, &held, &plan, &received)
                     };
                     return Ok(Some(PreparedVersion {
                         held,
@@ -655,6 +641,35 @@ impl ChainReader {
                 "the plan starts from another version than the held one",
             )),
         }
+    }
+}
+
+/// The report on a switch, without the times and the reason of a whole load.
+fn switch_report<D: Clone>(
+    from: Option<u64>,
+    held: &HeldVersion<D>,
+    plan: &Plan,
+    received: &FetchTotals,
+) -> SwitchReport<D> {
+    SwitchReport {
+        from,
+        version: held.version,
+        state: held.state,
+        commit: held.commit,
+        metadata: held.metadata.clone(),
+        directory: held.directory.clone(),
+        routes: plan
+            .hops
+            .iter()
+            .map(|hop| (hop.from, hop.version))
+            .collect(),
+        downloaded: received.downloaded,
+        from_cache: received.from_cache,
+        written: received.written,
+        times: PhaseTimes::default(),
+        proof: held.proof,
+        fallback: None,
+        lag: None,
     }
 }
 

@@ -107,19 +107,8 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     faults.extend(unreachable(&in_force));
 
     let uses = uses_of_files(&entries);
-    let read = check_files(store, &objects, &uses, options, observer)?;
-    let (files, bytes) = (
-        read.len(),
-        read.iter()
-            .map(|(file, _)| file.size)
-            .fold(0, u64::saturating_add),
-    );
-    let bad_files = read
-        .iter()
-        .filter(|(_, problem)| problem.is_some())
-        .map(|(file, _)| *file)
-        .collect();
-    faults.extend(read.into_iter().filter_map(|(_, problem)| problem));
+    let checked = check_files(store, &objects, &uses, options, observer)?;
+    faults.extend(checked.faults);
     // Once for each object and size.
     let assets = entries.values().flat_map(|entry| &entry.commit.assets);
     let assets = assets
@@ -133,17 +122,14 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
             place,
             limits: &options.limits,
             observer,
-            bad_files,
+            bad_files: checked.bad,
             kept: BTreeMap::new(),
         }
         .prove_all(&mut faults)?,
         None => 0,
     };
     let needed: BTreeSet<ObjectName> = uses.keys().map(FileReference::name).collect();
-    let is_orphan = |object: &&StoredObject| {
-        matches!(object.name, ObjectName::File(_)) && !needed.contains(&object.name)
-    };
-    let orphans: Vec<StoredObject> = objects.iter().filter(is_orphan).copied().collect();
+    let orphans = orphans(&objects, &needed);
     let unnamed: Vec<StoredObject> = orphans
         .iter()
         .filter(|object| !named.contains(&object.name))
@@ -160,20 +146,14 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let (lost, mut hints) = hints(store, &entries, old, observer)?;
     faults.extend(lost);
     hints.extend(hints_of_notes(&objects, &entries, &notes));
-    let signed = |(&version, notes): (_, &Vec<Note>)| SignedVersion {
-        version,
-        signers: Signers::of(notes, options.trust.as_ref()),
-    };
-    let signatures: Vec<SignedVersion> = notes.iter().map(signed).collect();
-    let counts = |version: &SignedVersion| version.signers.signed == Some(true);
-    if options.trust.is_some() && !entries.is_empty() && !signatures.iter().any(counts) {
-        let text =
-            "no version is signed by the trusted keys, so no follower that trusts them takes any";
-        faults.push(
-            Error::refused(ErrorClass::Chain, text)
-                .with_advice("check the keys and the URL; `log` says who claims to have signed")
-                .in_file(store.to_string()),
-        );
+    let signatures = signed_versions(&notes, options.trust.as_ref());
+    if options.trust.is_some()
+        && !entries.is_empty()
+        && !signatures
+            .iter()
+            .any(|version| version.signers.signed == Some(true))
+    {
+        faults.push(nothing_signed(store));
     }
     Ok(FsckReport {
         versions: entries.len(),
@@ -181,8 +161,8 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
             .values()
             .filter(|entry| entry.routes.is_empty())
             .count(),
-        files,
-        bytes,
+        files: checked.files,
+        bytes: checked.bytes,
         assets: assets.len(),
         rebuilt,
         orphans: orphans.len(),
@@ -198,6 +178,35 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         problems: faults,
         hints,
     })
+}
+
+/// The files in the store that no version needs.
+fn orphans(objects: &[StoredObject], needed: &BTreeSet<ObjectName>) -> Vec<StoredObject> {
+    objects
+        .iter()
+        .filter(|object| matches!(object.name, ObjectName::File(_)))
+        .filter(|object| !needed.contains(&object.name))
+        .copied()
+        .collect()
+}
+
+/// The signers of each version that has notes.
+fn signed_versions(notes: &BTreeMap<u64, Vec<Note>>, trust: Option<&Trust>) -> Vec<SignedVersion> {
+    notes
+        .iter()
+        .map(|(&version, notes)| SignedVersion {
+            version,
+            signers: Signers::of(notes, trust),
+        })
+        .collect()
+}
+
+fn nothing_signed(store: &Store) -> Error {
+    let text =
+        "no version is signed by the trusted keys, so no follower that trusts them takes any";
+    Error::refused(ErrorClass::Chain, text)
+        .with_advice("check the keys and the URL; `log` says who claims to have signed")
+        .in_file(store.to_string())
 }
 
 /// The evidence of lost documents in old files that no document names: proof of a loss, and hints
@@ -298,38 +307,58 @@ fn uses_of_files(entries: &BTreeMap<u64, HistoryEntry>) -> BTreeMap<FileReferenc
     uses
 }
 
-/// Reads the files that exist, and returns each with its faults.
+/// Files that have been read.
+struct CheckedFiles {
+    /// Number of files.
+    files: usize,
+    bytes: u64,
+    /// Files that have faults.
+    bad: BTreeSet<FileReference>,
+    faults: Vec<Error>,
+}
+
+/// Reads the files that exist, and checks them.
 fn check_files(
     store: &Store,
     objects: &[StoredObject],
     uses: &BTreeMap<FileReference, BTreeSet<Ends>>,
     options: &FsckOptions,
     observer: &dyn Observer,
-) -> Result<Vec<(FileReference, Option<Error>)>> {
+) -> Result<CheckedFiles> {
     let there: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).collect();
-    let progress = InPhase::begin(
-        observer,
-        Phase::Check,
-        uses.keys()
-            .map(|file| file.size)
-            .fold(0, u64::saturating_add),
-    );
-    let check = |(file, ends): (&FileReference, &BTreeSet<Ends>)| {
-        // If the store cannot list, only reading the files tells whether they are there.
-        let checked = if !store.can_list() || there.contains(&file.name()) {
-            check_link(store, *file, ends, (&options.limits, &progress))
-        } else {
-            Err(file.missing())
-        };
-        match checked {
-            Ok(()) => Ok((*file, None)),
-            Err(error) if error.rule().is_some() => {
-                Ok((*file, Some(error.in_file(file.name().to_string()))))
+    let bytes = uses
+        .keys()
+        .map(|file| file.size)
+        .fold(0, u64::saturating_add);
+    let progress = InPhase::begin(observer, Phase::Check, bytes);
+    let checked: Result<Vec<Option<Error>>> = uses
+        .par_iter()
+        .map(|(file, ends)| {
+            // If the store cannot list, only reading the files tells whether they are there.
+            if store.can_list() && !there.contains(&file.name()) {
+                return Ok(Some(file.missing()));
             }
-            Err(error) => Err(error),
+            match check_link(store, *file, ends, (&options.limits, &progress)) {
+                Ok(()) => Ok(None),
+                Err(error) if error.rule().is_some() => Ok(Some(error)),
+                Err(error) => Err(error),
+            }
+        })
+        .collect();
+    let mut bad = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (file, fault) in uses.keys().zip(checked?) {
+        if let Some(fault) = fault {
+            bad.insert(*file);
+            faults.push(fault.in_file(file.name().to_string()));
         }
-    };
-    uses.par_iter().map(check).collect()
+    }
+    Ok(CheckedFiles {
+        files: uses.len(),
+        bytes,
+        bad,
+        faults,
+    })
 }
 
 /// Checks that assets exist and, if everything is read, that they are right. Returns the faults.

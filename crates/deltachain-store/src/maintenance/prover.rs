@@ -118,23 +118,28 @@ impl<'a> RouteProver<'a> {
         let Some(version) = source else {
             return Ok(vec![StateDigests::from_tensors(&[], Vec::new()); of]);
         };
-        let bring = |shard| {
-            let kept = match self.kept.entry((shard, of)) {
-                Entry::Occupied(kept) => kept.into_mut(),
-                Entry::Vacant(place) => {
-                    let directory = self.place.join(format!("{shard}-of-{of}"));
-                    let kept = KeptPlace::Lasting(&directory);
-                    place.insert(KeptVersion::open(
-                        self.store,
-                        kept,
-                        (shard, of),
-                        self.limits,
-                    )?)
-                }
-            };
-            StateDigests::of(kept.bring_to(version, None, self.observer)?.state, &())
-        };
-        (0..of).map(bring).collect()
+        let mut digests = Vec::with_capacity(of);
+        for shard in 0..of {
+            let observer = self.observer;
+            let built = self
+                .kept_shard(shard, of)?
+                .bring_to(version, None, observer)?;
+            digests.push(StateDigests::of(built.state, &())?);
+        }
+        Ok(digests)
+    }
+
+    /// The directory of a shard, opened when it is needed first.
+    fn kept_shard(&mut self, shard: usize, of: usize) -> Result<&mut KeptVersion> {
+        match self.kept.entry((shard, of)) {
+            Entry::Occupied(kept) => Ok(kept.into_mut()),
+            Entry::Vacant(place) => {
+                let directory = self.place.join(format!("{shard}-of-{of}"));
+                let kept = KeptPlace::Lasting(&directory);
+                let kept = KeptVersion::open(self.store, kept, (shard, of), self.limits)?;
+                Ok(place.insert(kept))
+            }
+        }
     }
 
     /// Applies a link that is to lead to a shard with this digest, and to the layout that the

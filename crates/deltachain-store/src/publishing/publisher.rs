@@ -67,6 +67,18 @@ struct NewShard<'a> {
     max_changed: Option<f64>,
 }
 
+/// Parent of a version that is to be committed.
+struct CommitParent {
+    parent: Parent,
+    /// Cost of the path to the parent, if it is known.
+    path: Option<PathBytes>,
+    /// Attempts of this publisher that stored files of the version.
+    attempts: Vec<Attempt>,
+    /// Session of the parts that this publisher prepared last; `None` if they are other
+    /// processes'.
+    session: Option<u64>,
+}
+
 impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
     ///
@@ -346,30 +358,12 @@ impl Publisher {
     ) -> Result<PublishReport> {
         parts.sort_by_key(|part| part.shard);
         let (version, follows) = check_complete(&parts)?;
-        let name = ObjectName::Commit(version);
-        let (parent, path, mut attempts, session) = match self.known.prepared(version, follows) {
-            Some(own) => (
-                own.parent.clone(),
-                own.path,
-                vec![own.attempt],
-                Some(own.session),
-            ),
-            None => {
-                let read =
-                    documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
-                read.check_follows(version, follows)?;
-                // The version may be there already.
-                let is_above = self
-                    .known
-                    .followed()
-                    .is_none_or(|(known, _)| known < version);
-                if is_above || self.store.find(name)?.is_none() {
-                    self.check_head(&read)?;
-                }
-                let path = read.head().and_then(PathBytes::of);
-                (read, path, Vec::new(), None)
-            }
-        };
+        let CommitParent {
+            parent,
+            path,
+            mut attempts,
+            session,
+        } = self.parent_of(version, follows)?;
         let mut options = self.options.clone();
         options.metadata.extend(metadata);
         let head = parent.head();
@@ -408,10 +402,10 @@ impl Publisher {
         };
         let Committed { published, doubt } = commit(&to, &stored)?;
         if published.is_new {
-            let is_signed = self
-                .trust
-                .as_ref()
-                .is_some_and(|trust| self.options.sign.len() >= trust.quorum());
+            let is_signed = match &self.trust {
+                Some(trust) => self.options.sign.len() >= trust.quorum(),
+                None => false,
+            };
             self.known.publish(&published, is_signed, doubt.is_some());
         }
         self.known.set_report(&published);
@@ -424,6 +418,35 @@ impl Publisher {
             self.keep_last((published.version, published.commit), observer);
         }
         Ok(published)
+    }
+
+    /// The parent of a version that parts were made for: what this publisher prepared last, or
+    /// what the store has.
+    fn parent_of(&mut self, version: u64, follows: Digest) -> Result<CommitParent> {
+        if let Some(own) = self.known.prepared(version, follows) {
+            return Ok(CommitParent {
+                parent: own.parent.clone(),
+                path: own.path,
+                attempts: vec![own.attempt],
+                session: Some(own.session),
+            });
+        }
+        let parent = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
+        parent.check_follows(version, follows)?;
+        // The version may be there already.
+        let is_above = match self.known.followed() {
+            Some((known, _)) => known < version,
+            None => true,
+        };
+        if is_above || self.store.find(ObjectName::Commit(version))?.is_none() {
+            self.check_head(&parent)?;
+        }
+        Ok(CommitParent {
+            path: parent.head().and_then(PathBytes::of),
+            parent,
+            attempts: Vec::new(),
+            session: None,
+        })
     }
 
     /// Another process has committed what this one prepared last: that is the head.
@@ -514,27 +537,27 @@ impl Publisher {
         let Some(head) = head.filter(|head| !versions.contains(&head.version)) else {
             return Ok(());
         };
-        let has_files = |route: &Route| {
-            let missing = route
-                .files
-                .iter()
-                .find_map(|file| check_there(&self.store, ChainFile::Link(*file)).err());
-            missing.map_or(Ok(true), |error| {
-                if error.rule().is_some() {
-                    Ok(false)
-                } else {
-                    Err(error)
-                }
-            })
-        };
-        let mut whole = head
-            .routes
-            .iter()
-            .map(has_files)
-            .filter(|found| !matches!(found, Ok(false)));
-        let is_whole = whole.next().unwrap_or(Ok(false))?;
-        self.known.set_cut_off(!is_whole);
+        let mut is_cut_off = true;
+        for route in &head.routes {
+            if self.has_files(route)? {
+                is_cut_off = false;
+                break;
+            }
+        }
+        self.known.set_cut_off(is_cut_off);
         Ok(())
+    }
+
+    /// True if all files of a route are in the store.
+    fn has_files(&self, route: &Route) -> Result<bool> {
+        for file in &route.files {
+            match check_there(&self.store, ChainFile::Link(*file)) {
+                Ok(_) => {}
+                Err(error) if error.rule().is_some() => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     /// The cost of the path to the head, if it is known.

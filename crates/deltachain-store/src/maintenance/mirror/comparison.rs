@@ -195,23 +195,9 @@ impl Comparison<'_> {
             ));
         }
         self.end_at(common);
-        let own_routes: BTreeSet<ObjectName> = own.keys().copied().collect();
         // Older routes than those in force would bring nothing back.
-        let is_older = |name: &ObjectName| match *name {
-            ObjectName::Routes {
-                version,
-                generation,
-            } => own_routes
-                .range(
-                    *name..=ObjectName::Routes {
-                        version,
-                        generation: u64::MAX,
-                    },
-                )
-                .any(|other| other.generation() > generation),
-            _ => false,
-        };
-        self.documents.retain(|name, _| !is_older(name));
+        self.documents
+            .retain(|name, _| !has_newer_routes(&own, *name));
         self.documents.extend(own);
         Ok(())
     }
@@ -391,4 +377,22 @@ pub(super) fn differs(version: u64) -> Error {
 
 pub(super) fn at_odds(name: ObjectName, text: &str) -> Error {
     Error::refused(ErrorClass::Chain, text).in_file(name.to_string())
+}
+
+/// True if the documents have routes of the same version with a higher generation.
+fn has_newer_routes(documents: &Documents, name: ObjectName) -> bool {
+    let ObjectName::Routes {
+        version,
+        generation,
+    } = name
+    else {
+        return false;
+    };
+    let last = ObjectName::Routes {
+        version,
+        generation: u64::MAX,
+    };
+    documents
+        .range(name..=last)
+        .any(|(other, _)| other.generation() > generation)
 }
