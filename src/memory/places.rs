@@ -178,27 +178,44 @@ impl TensorPart {
         }
     }
 
-    /// The lanes with consecutive numbers to which a lane of the tensor belongs, or the next ones.
+    /// The stretch that has a lane of the tensor, or else the next stretch after it.
+    ///
+    /// Lanes are numbered through the whole tensor, and a part is a box of it. Each row of the box,
+    /// along the last dimension, is a stretch. If a tensor has the shape `[4, 6]`, and the part has
+    /// `[1..3, 2..5]` of it, there are two of them, `8..11` and `14..17`:
+    ///
+    /// ```text
+    ///      0   1   2   3   4   5
+    ///      6   7 [ 8   9  10] 11      lanes up to 10 find the upper one,
+    ///     12  13 [14  15  16] 17      11 to 16 the lower one,
+    ///     18  19  20  21  22  23      17 and above none
+    /// ```
     fn stretch_at(&self, lane: u64) -> Option<Stretch> {
         let (last, outer) = self.dimensions.split_last()?;
-        // The number of each dimension's neighbour, and where this lane is.
+        // Lanes in one step of the current dimension.
         let mut size: u64 = self.dimensions.iter().map(|one| one.length).product();
         let mut rest = lane;
-        let mut number = 0;
-        let mut place = self.first;
+        // True as long as the indices found so far are those of the lane. From the first dimension
+        // on where the lane is outside the box, the search goes on at the box's next row instead.
         let mut is_at = true;
         let mut indices = Vec::with_capacity(outer.len());
         for one in outer {
             size /= one.length;
-            let at = if is_at { rest / size } else { one.here.start };
-            rest -= if is_at { at * size } else { 0 };
-            indices.push(at);
+            if !is_at {
+                indices.push(one.here.start);
+                continue;
+            }
+            let at = rest / size;
+            rest -= at * size;
             if at < one.here.start {
+                indices.push(one.here.start);
                 is_at = false;
-                *indices.last_mut()? = one.here.start;
-            } else if at >= one.here.end {
-                self.carry(&mut indices)?;
-                is_at = false;
+            } else {
+                indices.push(at);
+                if at >= one.here.end {
+                    self.carry(&mut indices)?;
+                    is_at = false;
+                }
             }
         }
         if is_at && rest >= last.here.end {
@@ -210,6 +227,9 @@ impl TensorPart {
         } else {
             last.here.start
         };
+        // The number of the box's row in the tensor, and the place of its first lane.
+        let mut number = 0;
+        let mut place = self.first;
         for (one, &at) in outer.iter().zip(&indices) {
             number = number * one.length + at;
             place += (at - one.here.start) * one.stride;
@@ -222,7 +242,8 @@ impl TensorPart {
         })
     }
 
-    /// The next index of some outer dimensions, of which the last one is at its end or is to end.
+    /// Moves on to the box's next row, as a counter carries: raises the last of these indices, and
+    /// begins the dimensions that are full again. `None` after the last row.
     fn carry(&self, indices: &mut Vec<u64>) -> Option<()> {
         let given = indices.len();
         loop {
@@ -575,6 +596,18 @@ fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u
 }
 
 /// The part of the tensor that the region gives, in lanes; `None` if it has no lanes.
+///
+/// An example: of a tensor of shape `[4, 6]`, a region has the rows 1 and 2 and the columns 2 to 4,
+/// so its `index` is `[1..3, 2..5]` and its `shape` `[2, 3]`. If it is a view of memory that is 8
+/// lanes wide, its strides are `[8, 1]`, and its two dimensions are
+///
+/// ```text
+/// length 4, here 1..3, stride 8
+/// length 6, here 2..5, stride 1
+/// ```
+///
+/// Inner dimensions become one where elements are smaller than a lane ([`last_in_lanes`]), and
+/// neighbours of which all is here are joined ([`joined`]).
 fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
     let shape = info.shape();
     let wrong = || {
@@ -583,18 +616,7 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
             given.shape, given.index
         ))
     };
-    if given.index.len() > shape.len() {
-        return Err(wrong());
-    }
-    let whole = shape[given.index.len()..].iter().map(|&length| 0..length);
-    let elements: Vec<Range<u64>> = given.index.iter().cloned().chain(whole).collect();
-    if elements
-        .iter()
-        .zip(shape)
-        .any(|(range, &length)| range.start > range.end || range.end > length)
-    {
-        return Err(wrong());
-    }
+    let elements = elements_of(shape, given).ok_or_else(wrong)?;
     if elements.iter().any(Range::is_empty) || info.bytes() == 0 {
         return if given.shape.contains(&0) {
             Ok(None)
@@ -611,26 +633,17 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
             ),
         ));
     };
-    let rows = given
-        .shape
-        .iter()
-        .try_fold(1_u64, |rows, &length| rows.checked_mul(length));
-    let strides = given
-        .strides
-        .clone()
-        .unwrap_or_else(|| in_a_row(&given.shape));
-    let (outer, own) = (
-        elements.get(..at).unwrap_or_default(),
-        given.shape.get(..at).unwrap_or_default(),
-    );
-    let is_fit = strides.len() == given.shape.len()
-        && own.len() == outer.len()
-        && outer.iter().zip(own).all(|(range, length)| range.end - range.start == *length)
-        && rows == Some(outer.iter().map(|range| range.end - range.start).product::<u64>() * (here.end - here.start))
+    let strides = match &given.strides {
+        Some(strides) => strides.clone(),
+        None => in_a_row(&given.shape),
+    };
+    let outer = elements.get(..at).unwrap_or_default();
+    let has_form = strides.len() == given.shape.len()
+        && has_form(&given.shape, outer, &here)
         // For dtypes whose lanes are elements, the number of dimensions must be the tensor's as
         // well.
         && (!has_elements(info) || given.shape.len() == shape.len());
-    if !is_fit {
+    if !has_form {
         return Err(wrong());
     }
     let inner: Vec<(u64, u64)> = given.shape[at.min(given.shape.len())..]
@@ -638,21 +651,67 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
         .copied()
         .zip(strides[at.min(strides.len())..].iter().copied())
         .collect();
-    let mut dimensions: Vec<Dimension> = Vec::new();
+    let last = Dimension {
+        length,
+        here,
+        stride: stride_of(&inner).ok_or_else(wrong)?,
+    };
     let outer = outer.iter().zip(shape).zip(&strides);
     let outer = outer.map(|((here, &length), &stride)| Dimension {
         length,
         here: here.clone(),
         stride,
     });
-    let last = Dimension {
-        length,
-        here,
-        stride: stride_of(&inner).ok_or_else(wrong)?,
-    };
-    for one in outer.chain([last]) {
+    let dimensions = joined(outer.chain([last]));
+    if !are_apart(&dimensions) {
+        return Err(Error::usage(
+            "several of its elements lie in the same place",
+        ));
+    }
+    Ok(Some(TensorPart {
+        row: given.row,
+        first: given.first,
+        end: end_of(given.first, &dimensions).ok_or_else(wrong)?,
+        dimensions,
+        elements: elements.into(),
+        covers: None,
+    }))
+}
+
+/// The elements of the tensor that a region has, for every dimension; `None` if the tensor does not
+/// have these.
+fn elements_of(shape: &[u64], given: &Region) -> Option<Vec<Range<u64>>> {
+    let whole = shape
+        .get(given.index.len()..)?
+        .iter()
+        .map(|&length| 0..length);
+    let elements: Vec<Range<u64>> = given.index.iter().cloned().chain(whole).collect();
+    let is_inside = elements
+        .iter()
+        .zip(shape)
+        .all(|(range, &length)| range.start <= range.end && range.end <= length);
+    is_inside.then_some(elements)
+}
+
+/// True if a region's shape is that of the part: its outer dimensions have these lengths, and the
+/// others have as many lanes as `here`.
+fn has_form(shape: &[u64], outer: &[Range<u64>], here: &Range<u64>) -> bool {
+    let own = shape.get(..outer.len()).unwrap_or_default();
+    let lanes = shape
+        .iter()
+        .try_fold(1_u64, |lanes, &length| lanes.checked_mul(length));
+    let lengths = outer.iter().map(|range| range.end - range.start);
+    own.len() == outer.len()
+        && lengths.clone().eq(own.iter().copied())
+        && lanes == Some(lengths.product::<u64>() * (here.end - here.start))
+}
+
+/// Joins each dimension of which all is here with the one before, if memory has them in one row.
+fn joined(dimensions: impl Iterator<Item = Dimension>) -> Vec<Dimension> {
+    let mut joined: Vec<Dimension> = Vec::new();
+    for one in dimensions {
         if one.here == (0..one.length)
-            && let Some(before) = dimensions.last_mut()
+            && let Some(before) = joined.last_mut()
         {
             if one.length == 1 {
                 continue;
@@ -666,32 +725,23 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
                 continue;
             }
         }
-        dimensions.push(one);
+        joined.push(one);
     }
-    if let [one] = dimensions.as_mut_slice()
+    if let [one] = joined.as_mut_slice()
         && one.count() == 1
     {
         one.stride = 1;
     }
-    if !are_apart(&dimensions) {
-        return Err(Error::usage(
-            "several of its elements lie in the same place",
-        ));
+    joined
+}
+
+/// The lane of the row after the last one; `None` beyond 64 bits.
+fn end_of(first: u64, dimensions: &[Dimension]) -> Option<u64> {
+    let mut last = first;
+    for one in dimensions {
+        last = last.checked_add((one.count() - 1).checked_mul(one.stride)?)?;
     }
-    let reach = dimensions.iter().try_fold(given.first, |end, one| {
-        end.checked_add((one.count() - 1).checked_mul(one.stride)?)
-    });
-    let end = reach
-        .and_then(|last| last.checked_add(1))
-        .ok_or_else(wrong)?;
-    Ok(Some(TensorPart {
-        row: given.row,
-        first: given.first,
-        end,
-        dimensions,
-        elements: elements.into(),
-        covers: None,
-    }))
+    last.checked_add(1)
 }
 
 /// Whether no two lanes lie in the same place, as far as strides tell: each dimension steps over
