@@ -1,4 +1,4 @@
-//! What must come back bit for bit: links made and applied, one by one, in sequence, joined, and as
+//! Round trips that must be exact to the bit: links applied one by one, in sequence, joined, and as
 //! snapshots.
 
 use std::fs;
@@ -8,7 +8,7 @@ use deltachain::{DiffOptions, diff};
 
 use crate::support::{Folder, bytes_file, excerpt, safetensors, step};
 
-/// Makes the links 0.dcf (a snapshot), 1.dcf, 2.dcf and 3.dcf of the BF16 checkpoints.
+/// Writes the links 0.dcf (a snapshot), 1.dcf, 2.dcf and 3.dcf of the BF16 checkpoints.
 pub(crate) fn chain(folder: &Folder, profile: &str) {
     folder.run(&["snapshot", &step(0), "-o", "0.dcf"]).good();
     for number in 1..4 {
@@ -105,7 +105,7 @@ fn figures_are_right() {
 fn states_on_the_way_need_not_fit_in_files() {
     let folder = Folder::new();
     folder.write("base.safetensors", bytes_file(&[("a", &[1])]));
-    // A tensor of a described dtype comes with the first link and goes with the second.
+    // The first link adds a tensor of a described dtype, and the second removes it.
     let state = |byte: u8| {
         let mut state = MemoryState::new();
         state.insert("a", Dtype::U8, &[1], vec![byte]).unwrap();
