@@ -66,7 +66,7 @@ fn versions_come_back() {
     assert_eq!(
         pulled["written"].as_u64(),
         Some(file.len() as u64 - 8 - header),
-        "once, by however many links"
+        "each byte is written once, whatever the number of links"
     );
     holds(&folder, "Modell \u{1F9EE}", 3);
     // Back to an older version with a snapshot; the second pull has nothing to do.
@@ -548,7 +548,7 @@ fn old_versions_go_and_late_joiners_read_less() {
     assert_eq!(
         folder.json(&keep)["needed"],
         serde_json::json!([0, 1, 2]),
-        "they are links of the newest version's only path"
+        "the newest version's only path needs their links"
     );
     let text = folder.run(&keep).good();
     assert!(
@@ -800,7 +800,7 @@ fn a_model_comes_with_its_configuration() {
     folder.run(&["pull", "chain", "model"]).good();
     assert!(
         !folder.at("model/current/config.json").exists(),
-        "the version has none"
+        "the version has no assets"
     );
 }
 

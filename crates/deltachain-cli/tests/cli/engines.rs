@@ -231,7 +231,7 @@ fn vllm_is_asked_step_by_step_and_once() {
         json!({ "update_info": { "version": 1, "digest": state, "follower": host } })
     );
     assert_eq!(calls[6].1, json!({ "weight_version": name(1, state) }));
-    assert_eq!(server.state().process.owner, None, "it is given up");
+    assert_eq!(server.state().process.owner, None, "the lease is over");
 
     // The server keeps the version, and a new follower finds it there.
     let found = healthy(&folder, "vllm", &[&server]);

@@ -312,7 +312,7 @@ impl Storm {
                 }
                 assert!(
                     began.elapsed() < LONGEST,
-                    "nobody looks: served: {before:?}, but {said}"
+                    "no follower polls: served: {before:?}, but {said}"
                 );
             }
         }
@@ -343,7 +343,7 @@ impl Storm {
         while !(0..2).any(|at| self.followers[at].is_some() && self.is_well(at)) {
             assert!(
                 began.elapsed() < LONGEST,
-                "it does not settle: {} {}",
+                "the server does not settle: {} {}",
                 self.status(0),
                 self.status(1)
             );

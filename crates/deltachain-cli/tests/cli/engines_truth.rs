@@ -213,7 +213,7 @@ impl Face {
         );
         let trainer = trainer.unwrap();
         trainer
-            .begin(&|_, _| panic!("there is nothing to wait for"))
+            .begin(&|_, _| panic!("nothing to wait for"))
             .unwrap();
         let faces = [Self::Follower(Folder::new()), Self::Trainer(trainer)];
         if let Self::Follower(folder) = &faces[0] {
@@ -749,7 +749,7 @@ fn a_second_follower_is_refused_until_the_first_one_is_gone() {
         text.contains(&follower(&folder)) && text.contains("48 s"),
         "{text}"
     );
-    assert_eq!(server.names(), [""; 0], "nothing else is asked of it");
+    assert_eq!(server.names(), [""; 0], "the server gets no other request");
     let (code, found) = status(&other);
     assert_eq!(
         (code, &found["servers"][0]["version"]),
@@ -815,7 +815,7 @@ fn a_server_that_hangs_or_is_not_there_holds_up_no_other() {
     assert!(follow.end());
     assert!(
         serves(&good, &folder) && serves(&hanging, &folder),
-        "and it catches up at once"
+        "the second server catches up at once"
     );
     let (code, status) = status(&folder);
     assert_eq!(

@@ -73,7 +73,7 @@ fn folders_that_are_no_model_are_refused_by_name() {
         );
         folder.write(&format!("runs/global_step_{number}/hf/config.json"), whole);
     }
-    // Folders whose names do not mark them as steps can be read, but not published.
+    // Folders with bare numbers for names can be read, but not published.
     folder.write("steps/10/adapter.safetensors", &weights);
     folder.write("steps/20/adapter.safetensors", &weights);
     folder.run(&["digest", "steps"]).good();
@@ -305,7 +305,7 @@ fn pipes_and_devices_are_no_inputs() {
 fn has_opened(child: &mut std::process::Child, file: &std::path::Path) -> bool {
     assert!(
         child.try_wait().unwrap().is_none(),
-        "it has ended before it opened {}",
+        "the tool ended before it opened {}",
         file.display()
     );
     let open = fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();

@@ -113,7 +113,7 @@ fn a_command_is_run_until_it_succeeds_and_not_again() {
     publish(&folder, 2);
     folder.run(&follow).good();
     assert_eq!(seen(&folder)[2..], ["2 after 1"]);
-    // Another command has not run yet for version 2.
+    // A different command has not run for version 2 yet.
     folder.run(&[&follow[..8], &[NOTE]].concat()).good();
     assert_eq!(seen(&folder)[3..], ["2 after 2"]);
 }
@@ -292,7 +292,7 @@ fn a_way_back_is_an_event() {
     assert_eq!(
         unhealthy["version"].as_u64(),
         Some(2),
-        "it serves what it has"
+        "the held version is still served"
     );
     let ran = folder.run(&[
         "follow",
@@ -339,12 +339,12 @@ fn the_status_of_a_directory_is_told() {
     assert_eq!(status(&folder, &[]).1["problems"][0], "it holds no version");
     fs::remove_file(folder.at("model/status.json")).unwrap();
     folder.run(&["pull", "chain", "model"]).good();
-    assert_eq!(status(&folder, &[]).0, Some(0), "nobody has to follow");
+    assert_eq!(status(&folder, &[]).0, Some(0), "no follower is needed");
     for lag in ["0", "90s"] {
         assert_eq!(
             status(&folder, &["--max-lag", lag]).0,
             Some(1),
-            "nothing is known of the chain"
+            "the lag is unknown"
         );
     }
     folder.run(&["follow", "chain", "model", "--once"]).good();
@@ -436,7 +436,7 @@ fn metrics_are_shown() {
         text.split_once("http://").unwrap().1.to_owned()
     });
     assert_eq!(event()["event"], "switched");
-    // This poll ends with the command of `--exec`.
+    // The poll has ended once the result of `--exec` is recorded.
     while status(&folder, &[]).1["command"]["succeeded"].is_null() {}
     let [text, health] = urls.map(|url| {
         let (address, path) = url.split_once('/').unwrap();
@@ -561,7 +561,7 @@ fn the_directory_of_a_follower_is_read() {
     fs::write(&link, "no").unwrap();
     let before = folder.contents();
     let ran = folder.run(&["fsck", "model", "--json"]);
-    assert!(folder.contents() == before, "nothing is changed");
+    assert!(folder.contents() == before, "the directory has changed");
     let problems = ran.json()["problems"].as_array().unwrap().clone();
     assert_eq!((ran.code, problems.len()), (Some(1), 2), "{problems:?}");
     assert!(

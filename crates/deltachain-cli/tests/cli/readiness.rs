@@ -269,7 +269,7 @@ fn under_load(balancer: &Balancer, work: impl FnOnce(&dyn Fn())) {
             let tokens = made.as_array().unwrap();
             assert!(
                 tokens.iter().all(|by| by.as_str().unwrap().contains('@')),
-                "not ready, and asked: {made}"
+                "a request reached a server that is not ready: {made}"
             );
         };
         let wait = || {

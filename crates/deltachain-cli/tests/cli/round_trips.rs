@@ -74,7 +74,7 @@ fn every_pair_comes_back() {
             assert_eq!(built["base"], made["base"]);
             assert_eq!(made["base"], folder.json(&["digest", &base])["state"]);
             assert_eq!(made["target"], folder.json(&["digest", &target])["state"]);
-            assert_eq!(folder.contents().len(), 2, "something is left behind");
+            assert_eq!(folder.contents().len(), 2, "files are left behind");
         }
     }
 }
@@ -168,7 +168,7 @@ fn links_apply_in_order() {
             .run(&["apply", "--base", "two", "3.dcf", "-o", "two", "--force"])
             .good();
         same(&folder, "two", &step(3));
-        assert_eq!(folder.contents().len(), 4 + 3, "something is left behind");
+        assert_eq!(folder.contents().len(), 4 + 3, "files are left behind");
     }
 }
 

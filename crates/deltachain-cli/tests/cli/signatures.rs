@@ -339,7 +339,7 @@ fn trust_that_does_not_fit_what_is_held_is_named() {
                 .contains("unhealthy: the version held is not known to be sign"),
         "{ran:?}"
     );
-    // The failure appears in metrics and readiness.
+    // The failure is recorded in `status.json`, which metrics and readiness show.
     assert_eq!(
         run(
             &folder,

@@ -102,7 +102,7 @@ fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchRep
     let prepared = subscriber
         .prepare(version, &())
         .unwrap()
-        .expect("something to do");
+        .expect("a version to load");
     subscriber.apply(prepared).unwrap()
 }
 
@@ -167,7 +167,7 @@ fn a_model_directory_comes_back_byte_for_byte() {
     }
     let fetched = |index: usize| log(&place.store, None, None).unwrap()[index].assets.clone();
     assert_eq!(fetched(0), fetched(1));
-    assert_eq!(place.stored(), 5, "once, however many versions name them");
+    assert_eq!(place.stored(), 5, "stored once for all versions");
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn no_more_are_published_than_a_commit_can_name() {
     assert!(log(&place.store, None, None).unwrap().is_empty());
     fs::remove_file(model.path().join("0")).unwrap();
     assert_eq!(place.publish(&model).assets.len(), Asset::MOST);
-    assert_eq!(place.stored(), 1, "all of them are empty");
+    assert_eq!(place.stored(), 1, "all assets have the same empty content");
     assert_eq!(
         files(&pull(&mut place.open(OtherFiles::Assets), None).directory).len(),
         Asset::MOST + 1
@@ -464,7 +464,7 @@ fn what_the_version_before_has_is_not_fetched() {
         assert_eq!(
             inode(&first),
             inode(&second.directory),
-            "a second name for the same file"
+            "a hard link to the same file"
         );
     }
     assert!(first.join("old").exists() && !second.directory.join("old").exists());

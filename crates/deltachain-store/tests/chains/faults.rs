@@ -143,7 +143,7 @@ fn assert_fault(error: &Error) {
     let known =
         error.class() == ErrorClass::Io || matches!(error.rule(), Some("R-CHN-10" | "R-PUB-08"));
     assert!(known, "{error:?}");
-    assert!(error.file().is_some(), "no object is named: {error:?}");
+    assert!(error.file().is_some(), "without an object: {error:?}");
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn two_publishers_in_the_storm_make_one_chain() {
         for (writer, version, commit, state) in published.into_inner().unwrap() {
             assert!(
                 seen.insert(version),
-                "two were told that version {version} is theirs"
+                "two publishers succeeded with version {version}"
             );
             assert_eq!(states[usize::try_from(version).unwrap()], state);
             assert_eq!(

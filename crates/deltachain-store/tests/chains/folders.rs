@@ -152,7 +152,7 @@ fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchRep
     let prepared = subscriber
         .prepare(version, &())
         .unwrap()
-        .expect("something to do");
+        .expect("a version to load");
     subscriber.apply(prepared).unwrap()
 }
 
@@ -196,7 +196,7 @@ fn a_pipeline_comes_back_byte_for_byte() {
         assert_eq!(
             inode(&vocabulary[2]),
             inode(&vocabulary[3]),
-            "a second name for the same file"
+            "a hard link to the same file"
         );
     }
     // A new process trusts the files that are there.

@@ -282,7 +282,7 @@ fn after_an_accident_the_next_version_is_right() {
             let has_skip = published.version.is_multiple_of(4) && published.version > 0;
             assert!(
                 is_own || is_lost || has_skip,
-                "{accident:?}: the head is fetched at {version}"
+                "{accident:?}: the head is downloaded at {version}"
             );
             assert_eq!(
                 published.routes.iter().any(|route| route.from.is_some()),
@@ -354,7 +354,7 @@ impl State for Restless {
     }
 
     fn bytes(&self, _tensor: usize, _range: std::ops::Range<u64>) -> Option<&[u8]> {
-        panic!("it is looked at where it is");
+        panic!("the memory is read in place");
     }
 }
 

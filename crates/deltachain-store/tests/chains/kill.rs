@@ -186,7 +186,7 @@ fn kill_again_and_again(
         }
         assert!(
             runs < 100 + 10 * kills,
-            "it always ends before it is killed"
+            "the process always ends before it is killed"
         );
     }
     println!(
@@ -230,7 +230,7 @@ fn a_publisher_that_is_killed_loses_nothing() {
         let shown = shown(&place.join("work"));
         assert!(
             shown.is_none_or(|shown| states.contains(&shown)),
-            "the work directory is at no version"
+            "the work directory holds no version"
         );
         let now = states.len() as u64;
         assert!(now >= before);
@@ -278,7 +278,7 @@ fn a_follower_that_is_killed_has_one_version() {
             .into_iter()
             .filter(|name| name.starts_with(".tmp-deltachain-"))
             .count();
-        assert_eq!(left, 1, "that which is not ours");
+        assert_eq!(left, 1, "only the foreign directory");
         foreign::check(&model);
         let steps = (version + VERSIONS - before) % VERSIONS;
         before = version;

@@ -42,7 +42,7 @@ fn advance(store: &Store, directory: &Path) -> Result<u64> {
     if let Some(prepared) = follower.prepare(None, &())? {
         follower.apply(prepared)?;
     }
-    Ok(follower.held().expect("it has followed").version)
+    Ok(follower.held().expect("a held version").version)
 }
 
 fn head(store: &Store) -> u64 {
@@ -65,7 +65,7 @@ impl Tally {
             Err(error) => {
                 assert!(
                     error.rule().is_some() || error.file().is_some(),
-                    "it does not say where: {error:?}"
+                    "the error names neither rule nor object: {error:?}"
                 );
                 *self
                     .refusals

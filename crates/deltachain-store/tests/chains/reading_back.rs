@@ -148,7 +148,7 @@ fn a_step_is_published_once() {
             assert_eq!(
                 (log(&store, None, None).unwrap(), store.objects().unwrap()),
                 before,
-                "nothing is stored"
+                "a skipped step stores nothing"
             );
             assert_eq!(
                 (published.commit, published.state),
@@ -161,7 +161,7 @@ fn a_step_is_published_once() {
     let mut one = publisher(&store, Metadata::new());
     assert!(
         one.known_repeated(&entry("step", &9)).unwrap().is_none(),
-        "it has not read anything"
+        "nothing has been read yet"
     );
     assert_eq!(
         one.repeated(&entry("step", &9)).unwrap().unwrap().version,

@@ -148,7 +148,7 @@ fn advance(follower: &mut Follower<Directory>) -> Result<u64> {
     let file = fs::read(held.directory.join("model.safetensors")).unwrap();
     assert!(
         file.ends_with(&[u8::try_from(held.version).unwrap(); 40]),
-        "another version than it says"
+        "the file belongs to another version"
     );
     Ok(held.version)
 }
@@ -291,7 +291,7 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
     assert_eq!(
         recorded.signed_by,
         vec![key("a").public().clone()],
-        "of the version that is here"
+        "the signers of the held version"
     );
     chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
     let mut follower = chain.follower();

@@ -140,7 +140,7 @@ impl Elsewhere {
             let (width, mut data) = (info.dtype().lane_bytes(), Vec::new());
             if info.bytes() > 0 {
                 let [part] = self.places.parts(number) else {
-                    panic!("{} lies in several places", info.name())
+                    panic!("{} is in several places", info.name())
                 };
                 let begin = usize::try_from(part.whole().unwrap()).unwrap() * width;
                 data.extend_from_slice(

@@ -1109,7 +1109,7 @@ fn a_directory_that_is_removed_is_made_anew_at_the_next_look() {
                 FollowEvent::Newest => looks += 1,
                 _ => {}
             }
-            assert!(looks < 2, "it has not been noticed");
+            assert!(looks < 2, "the missing directory was not noticed");
             Ok(if switches == 2 {
                 ControlFlow::Break(())
             } else {

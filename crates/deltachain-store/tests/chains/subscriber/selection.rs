@@ -99,7 +99,7 @@ fn only_what_is_taken_is_fetched() {
     assert_eq!(
         fs::read_dir(folder.path().join("cache")).unwrap().count(),
         0,
-        "what is not whole is not kept"
+        "incomplete files are not cached"
     );
 
     // With parts as long as the file, one request downloads all of it.
