@@ -335,8 +335,8 @@ fn chain(versions: u64, scratch: &Path) -> (InMemory, Models) {
     (objects.fork(), models)
 }
 
-/// Stops a writer after its first write, its second, and so on, and each time lets it start over;
-/// `check` examines the store.
+/// Stops a writer after 0, 1, 2 and more writes, and each time lets it start over; `check` examines
+/// the store.
 fn stop_after_each_write(
     chain: &InMemory,
     work: &mut dyn FnMut(&Store, &Control) -> Result<()>,

@@ -51,7 +51,7 @@ pub(crate) struct State {
     pub(crate) looks: BTreeMap<String, u64>,
     /// True if the server was ever resumed with parts of two models.
     pub(crate) has_served_two: bool,
-    /// Leases that followers have asked for.
+    /// Leases, in seconds, that followers have asked for.
     pub(crate) leases: BTreeSet<String>,
     /// Number of restarts, and the model at each start.
     starts: u64,
@@ -66,7 +66,7 @@ pub(crate) struct State {
     /// requests unless the mode is "keep". vLLM 0.32.0 lets them wait.
     pub(crate) is_newer: bool,
     /// The server's configuration has the package's backend, which downloads a chain itself.
-    /// `preparing` is the number of times that it answers "not prepared yet".
+    /// `preparing` is the number of questions until its second worker answers that it is ready.
     pub(crate) downloads: bool,
     pub(crate) preparing: u64,
     /// Workers' reason why they cannot load a version.
@@ -74,7 +74,7 @@ pub(crate) struct State {
     pub(crate) process: Process,
 }
 
-/// Fate of a call.
+/// An outcome that a test sets for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The call succeeds. Used to skip calls before the one that should fail.
