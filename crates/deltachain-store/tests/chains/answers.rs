@@ -1,8 +1,7 @@
-//! What stores answer that will not change: which requests come after it, what is said, and what is
-//! left behind. The store is a stand-in for the S3 gateway of Hugging Face's buckets, as its
-//! documentation describes it: the organization is a part of the path, objects are fetched from
-//! another server that must not see credentials, only a put knows conditions, and there is no
-//! metadata of users.
+//! Permanent failures of a store: the requests that follow one, the error, and what is left behind.
+//! The store is a stand-in for the S3 gateway of Hugging Face's buckets, as its documentation
+//! describes it: the organization is a part of the path, another server serves the objects and must
+//! not see credentials, only puts know conditions, and there is no user metadata.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Result, Write};
@@ -27,7 +26,7 @@ const MODIFIED: &str = "Fri, 27 Nov 2026 05:00:00 GMT";
 
 type Objects = BTreeMap<String, Vec<u8>>;
 
-/// A status with the code of its body.
+/// A status and the error code in its body.
 type Refusal = (u16, &'static str);
 
 /// A bucket, and the requests that it refuses.
@@ -35,9 +34,10 @@ type Refusal = (u16, &'static str);
 struct Bucket {
     objects: Mutex<Objects>,
     requests: AtomicUsize,
-    /// The number of the first request that is refused, and how; all after it are, too.
+    /// Number of the first request that is refused, and the refusal. All later requests are
+    /// refused, too.
     refusal: Mutex<Option<(usize, Refusal)>>,
-    /// Whether puts with a condition are refused, whatever their number.
+    /// True if puts with a condition are refused, whatever their number.
     knows_no_conditions: bool,
 }
 
@@ -51,7 +51,7 @@ impl Bucket {
         (bucket, front)
     }
 
-    /// The requests that come while this is done.
+    /// Runs `work`; returns its result and the number of requests meanwhile.
     fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, usize) {
         self.requests.store(0, Ordering::SeqCst);
         let done = work();
@@ -269,7 +269,7 @@ fn open(endpoint: SocketAddr) -> Store {
     .unwrap()
 }
 
-/// The states of two versions.
+/// States of two versions.
 fn states(place: &Path) -> [SafetensorsState; 2] {
     let mut models = Models::new(3, 50);
     [0, 1].map(|version| models.save(version, place))
@@ -355,17 +355,18 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
                 *bucket.refusal.lock().unwrap() = Some((first, refusal));
                 let (done, came) = bucket.counted(operation);
                 *bucket.refusal.lock().unwrap() = None;
-                // What is asked side by side, and what cleans up.
+                // Parallel requests and cleanup may follow the refused one.
                 assert!(
                     came <= first + 24,
                     "{name} {refusal:?} at {first} of {requests}: {came} requests"
                 );
                 let Err(error) = done else {
-                    // A request on which nothing depends, or the answer that an object is missing.
+                    // The result does not depend on this request, or its answer means that an
+                    // object is missing.
                     continue;
                 };
                 let text = format!("{error:#}");
-                // To a HEAD a server says no code.
+                // A server's answer to HEAD has no error code.
                 let is_short = text.contains(&format!("HTTP {} (file", refusal.0))
                     || text.contains(": 404 Not Found");
                 let is_gone = refusal.0 == 404 && error.class() == ErrorClass::Chain;
@@ -383,7 +384,8 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
                         Error::io("", std::io::Error::other("")).advice()
                     );
                 }
-                // Whatever was left behind, the same works now, and followers are right.
+                // Whatever was left behind, the same operation works now, and followers get the
+                // right state.
                 if name == "publish" {
                     let version = bucket
                         .objects
@@ -402,7 +404,7 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
     }
 }
 
-/// Gives credentials that the server takes for expired until it has been asked twice.
+/// A source of credentials that the server considers expired until they have been fetched twice.
 #[derive(Debug)]
 struct Renewed(Arc<AtomicUsize>);
 
@@ -483,12 +485,12 @@ fn a_store_without_conditions_is_told_by_doctor_and_by_publish() {
     assert!(requests < 8, "{requests}");
 }
 
-/// Certificates, and what is no TLS.
+/// Errors of certificates, and answers without TLS.
 #[test]
 fn why_a_server_is_not_reached_is_said() {
     let place = tempfile::tempdir().unwrap();
     let (_, plain) = Bucket::default().start();
-    // As servers do that get TLS where they expect a request.
+    // Some servers answer this when they get TLS where they expect a request.
     let confused = serve(|mut stream| {
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
     });

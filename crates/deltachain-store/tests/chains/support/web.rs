@@ -1,5 +1,5 @@
-//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too if it knows
-//! them. No lists.
+//! A plain web server on 127.0.0.1 for the files of a directory, with or without ranges. It has no
+//! lists.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Result, Write};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The content that a server sends for the path of a file that does not exist; `None` for 404.
+/// Content that a server sends for the path of a file that does not exist; `None` for 404.
 pub(crate) type Fallback = fn(&str) -> Option<&'static [u8]>;
 
 /// A server that runs until the program ends.
@@ -23,12 +23,12 @@ impl WebServer {
         Self::serve(directory, true, |_| None)
     }
 
-    /// One that may send some content, with 200, for paths of files that do not exist.
+    /// Starts a server that may send some content, with 200, for paths of files that do not exist.
     pub(crate) fn with_fallback(directory: &Path, fallback: Fallback) -> Self {
         Self::serve(directory, true, fallback)
     }
 
-    /// One that sends whole files whatever is asked for.
+    /// Starts a server that ignores ranges and sends whole files.
     pub(crate) fn without_ranges(directory: &Path) -> Self {
         Self::serve(directory, false, |_| None)
     }
@@ -41,7 +41,7 @@ impl WebServer {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (directory, count) = (directory.clone(), Arc::clone(&count));
-                // A client that goes away is not a fault.
+                // A client that disconnects is not a fault.
                 thread::spawn(move || {
                     drop(answer(&stream, &directory, knows_ranges, fallback, &count));
                 });
@@ -50,12 +50,12 @@ impl WebServer {
         Self { address, requests }
     }
 
-    /// The URL of a path below the directory.
+    /// URL of a path below the directory.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
-    /// How many requests there were.
+    /// Number of requests.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
