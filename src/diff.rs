@@ -86,97 +86,42 @@ pub fn diff(
     options: &DiffOptions<'_>,
     out: &mut dyn Write,
 ) -> Result<DiffReport> {
-    let mut base_digests: Vec<Option<Digest>> = match options.base_digests {
-        None => vec![None; base.tensors().len()],
-        Some(known) if known.tensors.len() == base.tensors().len() => {
-            known.tensors.iter().copied().map(Some).collect()
-        }
-        Some(_) => {
-            return Err(Error::usage(
-                "the digests are not those of the base's tensors",
-            ));
-        }
-    };
-    let mut drafts = target
+    let known_digests = known_digests(base, options)?;
+    let drafts = target
         .tensors()
         .iter()
         .map(|info| Draft::of(base, info))
         .collect::<Result<Vec<_>>>()?;
-    let groups = grouped(drafts.iter().enumerate().flat_map(
-        |(tensor, Draft { base, written, .. })| {
-            let pair = move |piece| {
-                (
-                    &written.info,
-                    piece,
-                    PiecePair {
-                        tensor,
-                        piece,
-                        base: *base,
-                    },
-                )
-            };
-            (0..written.info.pieces()).map(pair)
-        },
-    ));
-    let mut writer = LinkWriter::new();
-    let mut changed = 0;
-    let encode =
-        |context: &mut Context, group: &Vec<_>| encode_group(base, target, options, group, context);
-    let take = |group: &Vec<PiecePair>, (segments, pieces): EncodedGroup| {
-        for (compared, seen) in group.iter().zip(pieces) {
-            let (draft, piece) = (&mut drafts[compared.tensor], address(compared.piece)?);
-            changed += seen.changed;
-            draft.written.digests[piece] = seen.new;
-            draft.sums[piece] = seen.sums;
-            draft.old.extend(seen.old);
-        }
-        for segment in segments {
-            let number = writer.push(segment.coding, &segment.bytes)?;
-            for piece in segment.pieces {
-                let PiecePair { tensor, piece, .. } = group[piece];
-                drafts[tensor].written.pieces[address(piece)?] = Some(number);
-            }
-        }
-        Ok(())
+    let groups = grouped(drafts.iter().enumerate().flat_map(pieces_of));
+    let mut encoded = EncodedLink {
+        drafts,
+        writer: LinkWriter::new(),
+        changed: 0,
     };
-    in_order(&groups, Context::default, encode, take)?;
+    let encode = |context: &mut Context, group: &Vec<PiecePair>| {
+        encode_group(base, target, options, group, context)
+    };
+    let add = |group: &Vec<PiecePair>, done: EncodedGroup| encoded.add(group, done);
+    in_order(&groups, Context::default, encode, add)?;
 
-    for draft in &drafts {
-        if let Some(number) = draft.base {
-            base_digests[number].get_or_insert_with(|| Digest::of_pieces(&draft.old));
-        }
-    }
-    let base_digests = fill_missing(base, base_digests, options.progress)?;
+    let EncodedLink {
+        drafts,
+        writer,
+        changed,
+    } = encoded;
+    let base_digests = digests_of_base(base, known_digests, &drafts, options.progress)?;
     base.check_unchanged()?;
     target.check_unchanged()?;
     let target_digests = drafts.iter().map(|draft| draft.written.digest()).collect();
     let target_digests = StateDigests::from_tensors(target.tensors(), target_digests);
 
-    let is_changed = |Draft {
-                          base: old, written, ..
-                      }: &Draft| {
-        old.is_none_or(|old| {
-            base.tensors()[old] != written.info || base_digests.tensors[old] != written.digest()
-        })
-    };
-    let written = drafts.into_iter().filter(is_changed);
-    let written = written.map(|draft| (TensorEntry::Write(draft.written.into()), draft.sums));
-    let removed = base
-        .tensors()
-        .iter()
-        .filter(|info| find(target.tensors(), info.name()).is_none());
-    let removed = removed.map(|info| (TensorEntry::Remove(info.name().to_owned()), Vec::new()));
-    let mut entries: Vec<_> = written.chain(removed).collect();
-    entries.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
+    let entries = entries_of(base, target, &base_digests, drafts);
     let (tensors, sums): (Vec<TensorEntry>, Vec<Vec<PieceSums>>) = entries.into_iter().unzip();
     let listed = tensors.len();
-    let is_patch = |entry: &TensorEntry| {
-        entry
-            .written()
-            .is_some_and(|written| written.start == Start::Base)
-    };
-    let patches_alone = tensors.iter().all(is_patch);
-
+    let patches_alone = tensors.iter().all(|entry| match entry.written() {
+        Some(written) => written.start == Start::Base,
+        None => false,
+    });
     let index = Index {
         metadata: options.metadata.clone(),
         segments: Vec::new(),
@@ -202,6 +147,110 @@ pub fn diff(
         is_direct,
         patches_alone,
     })
+}
+
+/// The digests of the base's tensors that the caller knows.
+fn known_digests(base: &dyn State, options: &DiffOptions<'_>) -> Result<Vec<Option<Digest>>> {
+    match options.base_digests {
+        None => Ok(vec![None; base.tensors().len()]),
+        Some(known) if known.tensors.len() == base.tensors().len() => {
+            Ok(known.tensors.iter().copied().map(Some).collect())
+        }
+        Some(_) => Err(Error::usage(
+            "the digests are not those of the base's tensors",
+        )),
+    }
+}
+
+/// The pieces of a tensor of the target, with what they are compared with.
+fn pieces_of(
+    (tensor, draft): (usize, &Draft),
+) -> impl Iterator<Item = (&TensorInfo, u64, PiecePair)> {
+    let base = draft.base;
+    let info = &draft.written.info;
+    (0..info.pieces()).map(move |piece| {
+        let pair = PiecePair {
+            tensor,
+            piece,
+            base,
+        };
+        (info, piece, pair)
+    })
+}
+
+/// The segments of a link that have been encoded, and what is known of its tensors.
+struct EncodedLink {
+    drafts: Vec<Draft>,
+    writer: LinkWriter,
+    /// Lanes that differ from the base's, or are new.
+    changed: u64,
+}
+
+impl EncodedLink {
+    /// Adds a group of pieces.
+    fn add(&mut self, group: &[PiecePair], (segments, pieces): EncodedGroup) -> Result<()> {
+        for (compared, seen) in group.iter().zip(pieces) {
+            let draft = &mut self.drafts[compared.tensor];
+            let piece = address(compared.piece)?;
+            self.changed += seen.changed;
+            draft.written.digests[piece] = seen.new;
+            draft.sums[piece] = seen.sums;
+            draft.old.extend(seen.old);
+        }
+        for segment in segments {
+            let number = self.writer.push(segment.coding, &segment.bytes)?;
+            for piece in segment.pieces {
+                let PiecePair { tensor, piece, .. } = group[piece];
+                self.drafts[tensor].written.pieces[address(piece)?] = Some(number);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The digests of all tensors of the base: those that are known, those whose pieces were hashed
+/// when they were compared, and the others, which are read now.
+fn digests_of_base(
+    base: &dyn State,
+    mut known: Vec<Option<Digest>>,
+    drafts: &[Draft],
+    progress: &dyn Progress,
+) -> Result<StateDigests> {
+    for draft in drafts {
+        if let Some(number) = draft.base {
+            known[number].get_or_insert_with(|| Digest::of_pieces(&draft.old));
+        }
+    }
+    fill_missing(base, known, progress)
+}
+
+/// The entries of the tensors that change or are removed, with their sums, ascending by name.
+fn entries_of(
+    base: &dyn State,
+    target: &dyn State,
+    base_digests: &StateDigests,
+    drafts: Vec<Draft>,
+) -> Vec<(TensorEntry, Vec<PieceSums>)> {
+    let mut entries = Vec::new();
+    for draft in drafts {
+        let is_changed = match draft.base {
+            None => true,
+            Some(old) => {
+                base.tensors()[old] != draft.written.info
+                    || base_digests.tensors[old] != draft.written.digest()
+            }
+        };
+        if is_changed {
+            entries.push((TensorEntry::Write(draft.written.into()), draft.sums));
+        }
+    }
+    for info in base.tensors() {
+        if find(target.tensors(), info.name()).is_none() {
+            entries.push((TensorEntry::Remove(info.name().to_owned()), Vec::new()));
+        }
+    }
+    entries.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
+    entries
 }
 
 /// A tensor of the target on its way to its entry in the index.

@@ -58,6 +58,107 @@ enum StagingPlace {
     },
 }
 
+impl StagingPlace {
+    /// Creates the files of a layout, which begin with these headers, beside `out`.
+    fn create(out: &Path, layout: &Layout, headers: &[FileHeader], replace: bool) -> Result<Self> {
+        if !layout.is_directory() {
+            let file = OutputFile::create(out, replace)?;
+            for header in headers {
+                begin(file.file(), header).map_err(|error| writing(error, out))?;
+            }
+            return Ok(Self::File(file));
+        }
+        let directory = temporary(0o777)
+            .tempdir_in(parent_of(out))
+            .map_err(|error| writing(error, out))?;
+        let mut shards = Vec::with_capacity(headers.len());
+        let names = layout.files().iter().filter_map(|file| file.name.as_ref());
+        for (name, header) in names.zip(headers) {
+            let file = create_folder(directory.path(), folder_of(name))
+                .and_then(|()| create_file(&directory.path().join(name)))
+                .and_then(|file| begin(&file, header).map(|()| file))
+                .map_err(|error| writing(error, &out.join(name)))?;
+            shards.push((name.clone(), file));
+        }
+        Ok(Self::Directory { directory, shards })
+    }
+}
+
+/// The headers of a layout's files: the base's where they fit, so that equal states give equal
+/// files.
+fn headers_of(
+    tensors: &[TensorInfo],
+    layout: &Layout,
+    base: Option<&SafetensorsState>,
+) -> Result<Vec<FileHeader>, String> {
+    let by_name: HashMap<&str, &TensorInfo> =
+        tensors.iter().map(|info| (info.name(), info)).collect();
+    let mut headers = Vec::with_capacity(layout.files().len());
+    for file in layout.files() {
+        let infos = file.tensors.iter().filter_map(|name| {
+            let inside = name.strip_prefix(file.folder())?;
+            by_name.get(name.as_str()).map(|info| info.renamed(inside))
+        });
+        let infos: Vec<TensorInfo> = infos.collect();
+        let infos: Vec<&TensorInfo> = infos.iter().collect();
+        headers.push(match base.and_then(|base| base.header_like(file, &infos)) {
+            Some(header) => header.clone(),
+            None => FileHeader::build(file.metadata.as_ref(), &infos)?,
+        });
+    }
+    Ok(headers)
+}
+
+/// A directory that is about to become visible.
+struct NewDirectory<'a> {
+    /// Path of the temporary directory.
+    path: &'a Path,
+    shards: Vec<(String, File)>,
+    indexes: &'a BTreeMap<String, Vec<u8>>,
+    other_files: &'a [(OsString, PathBuf)],
+    /// Path that the directory will have.
+    out: &'a Path,
+    replace: bool,
+}
+
+/// Completes a directory, waits until all of it is on disk, and renames it. Returns how many bytes
+/// have been written to its indexes and other files.
+fn commit_directory(new: NewDirectory<'_>) -> Result<u64> {
+    let mut written = 0;
+    let mut folders = BTreeSet::new();
+    let mut files = BTreeSet::new();
+    for (name, file) in new.shards {
+        file.sync_all()
+            .map_err(|error| writing(error, &new.out.join(&name)))?;
+        folders.extend(folders_of(&name));
+        files.insert(name);
+    }
+    for (name, index) in new.indexes {
+        create_file(&new.path.join(name))
+            .and_then(|mut file| file.write_all(index).and_then(|()| file.sync_all()))
+            .map_err(|error| writing(error, &new.out.join(name)))?;
+        written += index.len() as u64;
+    }
+    for (name, path) in new.other_files {
+        let shown = name.to_string_lossy();
+        create_folder(new.path, folder_of(&shown)).map_err(|error| writing(error, path))?;
+        written += copy(path, &new.path.join(name))?;
+        folders.extend(folders_of(&shown));
+        files.insert(shown.into_owned());
+    }
+    for folder in &folders {
+        sync_directory(&new.path.join(folder))?;
+    }
+    sync_directory(new.path)?;
+    check_directory(new.out, &files, new.replace)?;
+    if !is_absent(new.out) {
+        return replace_directory(new.path, new.out).map(|()| written);
+    }
+    fs::rename(new.path, new.out).map_err(|error| writing(error, new.out))?;
+    sync_directory(parent_of(new.out))?;
+    Ok(written)
+}
+
 impl StagedSafetensors {
     /// Prepares to write a state with these tensors, ascending by name, to `out`, spread as
     /// `layout` says: a file, or a directory into which the other files of the base's directory are
@@ -85,21 +186,7 @@ impl StagedSafetensors {
             return Err(usage("the tensors are not in ascending order".to_owned()));
         }
         layout.check_covers(tensors).map_err(usage)?;
-        let by_name: HashMap<&str, &TensorInfo> =
-            tensors.iter().map(|info| (info.name(), info)).collect();
-        let mut headers = Vec::with_capacity(layout.files().len());
-        for file in layout.files() {
-            let infos = file.tensors.iter().filter_map(|name| {
-                let inside = name.strip_prefix(file.folder())?;
-                by_name.get(name.as_str()).map(|info| info.renamed(inside))
-            });
-            let infos: Vec<TensorInfo> = infos.collect();
-            let infos: Vec<&TensorInfo> = infos.iter().collect();
-            headers.push(match base.and_then(|base| base.header_like(file, &infos)) {
-                Some(header) => header.clone(),
-                None => FileHeader::build(file.metadata.as_ref(), &infos).map_err(usage)?,
-            });
-        }
+        let headers = headers_of(tensors, layout, base).map_err(usage)?;
         let (tensors, places) = gather(layout.files().iter().zip(&headers));
         let mut indexes = BTreeMap::new();
         for (name, files) in indexed {
@@ -110,45 +197,14 @@ impl StagedSafetensors {
                 .zip(&places)
                 .filter(|(_, place)| is_here(place));
             let bytes = total_bytes(here.map(|(info, _)| info));
-            let text = index_text(
-                folder,
-                &files,
-                bytes,
-                base_directory.and_then(|base| base.index(folder)),
-            );
+            let before = base_directory.and_then(|base| base.index(folder));
+            let text = index_text(folder, &files, bytes, before);
             indexes.insert(name, text.map_err(|error| usage(error.to_string()))?);
         }
-
-        let staging = if layout.is_directory() {
-            let directory = temporary(0o777)
-                .tempdir_in(parent_of(out))
-                .map_err(|error| writing(error, out))?;
-            let mut shards = Vec::with_capacity(headers.len());
-            for (name, header) in layout
-                .files()
-                .iter()
-                .filter_map(|file| file.name.as_ref())
-                .zip(&headers)
-            {
-                let file = create_folder(directory.path(), folder_of(name))
-                    .and_then(|()| create_file(&directory.path().join(name)))
-                    .and_then(|file| begin(&file, header).map(|()| file))
-                    .map_err(|error| writing(error, &out.join(name)))?;
-                shards.push((name.clone(), file));
-            }
-            StagingPlace::Directory { directory, shards }
-        } else {
-            let file = OutputFile::create(out, replace)?;
-            for header in &headers {
-                begin(file.file(), header).map_err(|error| writing(error, out))?;
-            }
-            StagingPlace::File(file)
-        };
-
+        let staging = StagingPlace::create(out, layout, &headers, replace)?;
         let written = AtomicU64::new(headers.iter().map(|header| header.bytes.len() as u64).sum());
-        let out = out.to_owned();
         Ok(Self {
-            out,
+            out: out.to_owned(),
             replace,
             staging,
             tensors,
@@ -218,40 +274,14 @@ impl StagedSafetensors {
         match self.staging {
             StagingPlace::File(file) => file.commit()?,
             StagingPlace::Directory { directory, shards } => {
-                let mut folders = BTreeSet::new();
-                let mut files = BTreeSet::new();
-                for (name, file) in shards {
-                    file.sync_all()
-                        .map_err(|error| writing(error, &self.out.join(&name)))?;
-                    folders.extend(folders_of(&name));
-                    files.insert(name);
-                }
-                for (name, index) in &self.indexes {
-                    create_file(&directory.path().join(name))
-                        .and_then(|mut file| file.write_all(index).and_then(|()| file.sync_all()))
-                        .map_err(|error| writing(error, &self.out.join(name)))?;
-                    written += index.len() as u64;
-                }
-                for (name, path) in &self.other_files {
-                    let shown = name.to_string_lossy();
-                    create_folder(directory.path(), folder_of(&shown))
-                        .map_err(|error| writing(error, path))?;
-                    written += copy(path, &directory.path().join(name))?;
-                    folders.extend(folders_of(&shown));
-                    files.insert(shown.into_owned());
-                }
-                for folder in &folders {
-                    sync_directory(&directory.path().join(folder))?;
-                }
-                sync_directory(directory.path())?;
-                check_directory(&self.out, &files, self.replace)?;
-                if is_absent(&self.out) {
-                    fs::rename(directory.path(), &self.out)
-                        .map_err(|error| writing(error, &self.out))?;
-                    sync_directory(parent_of(&self.out))?;
-                } else {
-                    replace_directory(directory.path(), &self.out)?;
-                }
+                written += commit_directory(NewDirectory {
+                    path: directory.path(),
+                    shards,
+                    indexes: &self.indexes,
+                    other_files: &self.other_files,
+                    out: &self.out,
+                    replace: self.replace,
+                })?;
                 // It has another name now, so there is nothing to remove.
                 let _ = directory.keep();
             }

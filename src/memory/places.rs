@@ -331,74 +331,21 @@ impl Places {
                     .of_tensor(info.name()),
             );
         }
-        let mut parts = vec![Vec::new(); tensors.len()];
-        for one in given {
-            let number = tensors.binary_search_by(|info| info.name().cmp(&one.name));
-            let number = number.map_err(|_| Error::usage("no such tensor").of_tensor(&one.name))?;
-            let part =
-                part_of(&tensors[number], one).map_err(|error| error.of_tensor(&one.name))?;
-            if parts[number]
-                .iter()
-                .any(|other: &TensorPart| part.as_ref().is_some_and(|part| part.is_at(other)))
-            {
-                return Err(
-                    Error::usage("several of its parts lie in the same place").of_tensor(&one.name)
-                );
+        let mut parts = parts_of(&tensors, given)?;
+        let ties = ties_of(&tensors, &parts)?;
+        // Alone, until other processes are known.
+        for (parts, info) in parts.iter_mut().zip(&tensors) {
+            let lanes = info.bytes() / info.dtype().lane_bytes() as u64;
+            for part in parts {
+                part.covers = (part.count() != lanes).then(Vec::new);
             }
-            parts[number].extend(part);
         }
-        let mut ties = vec![None; tensors.len()];
-        let mut first: BTreeMap<(usize, u64), usize> = BTreeMap::new();
-        for (number, own) in parts.iter().enumerate() {
-            // By the first byte: lanes of different dtypes may lie in one row.
-            let width = tensors[number].dtype().lane_bytes() as u64;
-            let place = |part: &TensorPart| (part.row, part.first.saturating_mul(width));
-            let others: BTreeSet<usize> = own
-                .iter()
-                .map(|part| *first.entry(place(part)).or_insert(number))
-                .collect();
-            let Some(&other) = others
-                .first()
-                .filter(|&&other| other != number || others.len() > 1)
-            else {
-                continue;
-            };
-            let is_same = |(own, other): (&TensorPart, &TensorPart)| {
-                (own.row, own.first, &own.dimensions) == (other.row, other.first, &other.dimensions)
-            };
-            let other_parts: &[TensorPart] = &parts[other];
-            let is_tied = others.len() == 1
-                && tensors[other].dtype() == tensors[number].dtype()
-                && own.len() == other_parts.len()
-                && own.iter().zip(other_parts).all(is_same);
-            if !is_tied {
-                let text = format!(
-                    "the tensor shares memory with {:?}, which is not the same part of a tensor of its form",
-                    tensors[other].name()
-                );
-                return Err(Error::usage(text).of_tensor(tensors[number].name()));
-            }
-            ties[number] = Some(other);
-        }
-        let covers = vec![0; tensors.len()];
-        let mut places = Self {
+        Ok(Self {
+            covers: vec![0; tensors.len()],
             tensors,
             parts,
             ties,
-            covers,
-        };
-        // Alone, until others are known.
-        places
-            .parts
-            .iter_mut()
-            .zip(&places.tensors)
-            .for_each(|(parts, info)| {
-                for part in parts {
-                    let lanes = info.bytes() / info.dtype().lane_bytes() as u64;
-                    part.covers = (part.count() != lanes).then(Vec::new);
-                }
-            });
-        Ok(places)
+        })
     }
 
     /// Finds the covers that several processes make together. `all` has for each process, and for
@@ -556,6 +503,67 @@ impl Places {
         }
         Ok(covers)
     }
+}
+
+/// The parts of each tensor.
+fn parts_of(tensors: &[TensorInfo], given: &[Region]) -> Result<Vec<Vec<TensorPart>>> {
+    let mut parts: Vec<Vec<TensorPart>> = vec![Vec::new(); tensors.len()];
+    for one in given {
+        let number = tensors.binary_search_by(|info| info.name().cmp(&one.name));
+        let number = number.map_err(|_| Error::usage("no such tensor").of_tensor(&one.name))?;
+        let part = part_of(&tensors[number], one).map_err(|error| error.of_tensor(&one.name))?;
+        let Some(part) = part else {
+            continue;
+        };
+        if parts[number].iter().any(|other| part.is_at(other)) {
+            return Err(
+                Error::usage("several of its parts lie in the same place").of_tensor(&one.name)
+            );
+        }
+        parts[number].push(part);
+    }
+    Ok(parts)
+}
+
+/// For each tensor that lies where an earlier one does, the number of that one.
+fn ties_of(tensors: &[TensorInfo], parts: &[Vec<TensorPart>]) -> Result<Vec<Option<usize>>> {
+    let mut ties = vec![None; tensors.len()];
+    let mut first: BTreeMap<(usize, u64), usize> = BTreeMap::new();
+    for (number, own) in parts.iter().enumerate() {
+        // By the first byte: lanes of different dtypes may lie in one row.
+        let width = tensors[number].dtype().lane_bytes() as u64;
+        let place = |part: &TensorPart| (part.row, part.first.saturating_mul(width));
+        let others: BTreeSet<usize> = own
+            .iter()
+            .map(|part| *first.entry(place(part)).or_insert(number))
+            .collect();
+        let Some(&other) = others.first() else {
+            continue;
+        };
+        if other == number && others.len() == 1 {
+            continue;
+        }
+        let is_tied = others.len() == 1
+            && tensors[other].dtype() == tensors[number].dtype()
+            && are_same(own, &parts[other]);
+        if !is_tied {
+            let text = format!(
+                "the tensor shares memory with {:?}, which is not the same part of a tensor of its form",
+                tensors[other].name()
+            );
+            return Err(Error::usage(text).of_tensor(tensors[number].name()));
+        }
+        ties[number] = Some(other);
+    }
+    Ok(ties)
+}
+
+/// True if these parts lie in the same lanes of memory, one by one.
+fn are_same(left: &[TensorPart], right: &[TensorPart]) -> bool {
+    left.len() == right.len()
+        && left.iter().zip(right).all(|(left, right)| {
+            (left.row, left.first, &left.dimensions) == (right.row, right.first, &right.dimensions)
+        })
 }
 
 /// Which elements of a tensor a part has, by dimension.
@@ -789,6 +797,9 @@ fn stride_of(inner: &[(u64, u64)]) -> Option<u64> {
 /// A part, by the number of its process and its place there.
 type Holder = (usize, usize);
 
+/// The holders of each part, which is given by the range of its elements in every dimension.
+type Holders = BTreeMap<Vec<(u64, u64)>, Vec<Holder>>;
+
 /// For each part the covers that it is in.
 type PartCovers = BTreeMap<Holder, Vec<usize>>;
 
@@ -800,18 +811,12 @@ fn covers(
     ranks: &[&[Elements]],
     is_needed: bool,
 ) -> Result<(usize, PartCovers)> {
-    let size = |elements: &[Range<u64>]| {
-        elements
-            .iter()
-            .map(|range| range.end - range.start)
-            .product::<u64>()
-    };
     let total: u64 = info.shape().iter().product();
-    let mut holders: BTreeMap<Vec<(u64, u64)>, Vec<Holder>> = BTreeMap::new();
+    let mut holders = Holders::new();
     let mut is_whole = total == 0;
     for (rank, parts) in ranks.iter().enumerate() {
         for (place, part) in parts.iter().enumerate() {
-            let count = size(part);
+            let count: u64 = part.iter().map(|range| range.end - range.start).product();
             is_whole |= count == total;
             if 0 < count && count < total {
                 let key = part.iter().map(|range| (range.start, range.end)).collect();
@@ -826,22 +831,7 @@ fn covers(
             Err(Error::usage("no process has this tensor"))
         };
     }
-    let distinct: Vec<(&Vec<(u64, u64)>, usize)> =
-        holders.iter().map(|(part, own)| (part, own[0].0)).collect();
-    for (at, (one, rank)) in distinct.iter().enumerate() {
-        let meets = |other: &[(u64, u64)]| {
-            one.iter()
-                .zip(other)
-                .all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
-        };
-        if let Some((other, rank_of_other)) =
-            distinct[at + 1..].iter().find(|(other, _)| meets(other))
-        {
-            return Err(Error::usage(format!(
-                "parts overlap: {one:?} of rank {rank}, {other:?} of rank {rank_of_other}"
-            )));
-        }
-    }
+    check_apart(&holders)?;
     let held: u64 = holders
         .keys()
         .map(|part| part.iter().map(|(start, end)| end - start).product::<u64>())
@@ -865,6 +855,26 @@ fn covers(
         }
     }
     Ok((count, joined))
+}
+
+/// Refuses different parts that have elements in common.
+fn check_apart(holders: &Holders) -> Result<()> {
+    let distinct: Vec<(&Vec<(u64, u64)>, usize)> =
+        holders.iter().map(|(part, own)| (part, own[0].0)).collect();
+    for (at, (one, rank)) in distinct.iter().enumerate() {
+        for (other, rank_of_other) in &distinct[at + 1..] {
+            let meets = one
+                .iter()
+                .zip(*other)
+                .all(|(left, right)| left.0.max(right.0) < left.1.min(right.1));
+            if meets {
+                return Err(Error::usage(format!(
+                    "parts overlap: {one:?} of rank {rank}, {other:?} of rank {rank_of_other}"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Some lanes of a row of memory: where they are, above `first`; `None` if they are all from there
