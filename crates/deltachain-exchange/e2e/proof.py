@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench/rivals"))
 from checkpoint import Tensor, parse, write
 from method import Method, load
 
-# Layout of deltachain-exchange, its encoding, and the method that knows it from the other side.
+# A layout of deltachain-exchange, its encoding, and the rival method that reads and writes it.
 LAYOUTS = [
     ("arc2", "zlib", "fireworks arc_v1"),
     ("arc2", "zstd", "fireworks arc_v2"),
@@ -48,7 +48,7 @@ def generated(seed: int) -> tuple[bytes, bytes]:
     pair = [{}, {}]
     for name, shape in shapes.items():
         count = int(np.prod(shape, dtype=np.int64))
-        # Any bits at all, among them NaN payloads, infinities, and both zeros.
+        # All bit patterns, NaN payloads, infinities and both zeros among them.
         old = random.integers(0, 1 << 16, count, dtype=np.uint16) if seed % 2 else (
             (random.standard_normal(count).astype(np.float32) * 0.02).view(np.uint32) >> 16
         ).astype(np.uint16)
@@ -122,7 +122,7 @@ class Proof:
             name = {"trl": "deltas/step_000001.safetensors", "pulsept1": "step_000001.pulse"}
             blob = (out / name.get(layout, "step_000001.safetensors")).read_bytes()
         if layout == "trl":
-            # The method's decoder asks for all tensors; TRL lists those that change.
+            # The method's decoder expects all tensors; TRL lists only the ones that change.
             tensors, metadata = parse(memoryview(blob))
             for name in rival.base:
                 tensors.setdefault(f"{name}.idx", Tensor("U16" if rival.gaps else "I32", [0], np.zeros(0, np.uint8)))
