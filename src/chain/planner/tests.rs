@@ -1003,7 +1003,8 @@ fn a_long_chain_is_not_read_to_its_beginning() {
     // A follower reads the chain document, the new commits, and the one that it holds.
     let (plan, objects) = count(None, store.held(9989));
     assert_eq!((plan.hops.len(), objects), (10, 12));
-    // This also holds for the longest time; a follower that is further behind plans from nothing.
+    // A follower that is `LONG_TIME` versions behind still reads all of them; one that is further
+    // behind plans from nothing.
     let (plan, objects) = count(None, store.held(9999 - LONG_TIME));
     assert_eq!((path(&plan).1[0], objects > 4096), (9900, true));
     let (plan, objects) = count(None, store.held(9998 - LONG_TIME));
