@@ -544,7 +544,7 @@ fn escapes_are_bounded() {
             by_hand::<L>((dtype, coding), &[PositionCoding::Gaps(0)], &[1], &streams).unwrap_err().rule()
         })
     };
-    // As many bytes as one escape may have, each of them a varint; then one more.
+    // The maximum number of bytes for one escape, each of them a varint; then one more.
     assert_eq!(
         rule(Dtype::U8, [&[], &[], &[255], &[0; 4], &[0], &[0], &[]]),
         Some("R-STR-06")

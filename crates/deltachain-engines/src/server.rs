@@ -82,7 +82,7 @@ impl Server {
     }
 
     /// # Errors
-    /// IO if it does not answer in time, or refuses.
+    /// IO if the server does not answer in time, or refuses.
     pub(crate) fn get(&self, path: &str, ask: Ask) -> Result<Value> {
         self.ask(path, None, ask)
     }

@@ -81,22 +81,23 @@ fn file(reader: Reader, data: &[u8]) {
     check(reader, &path, data.len());
 }
 
-/// A file of ARC.
+/// Applies bytes as a file of ARC.
 pub fn arc2(data: &[u8]) {
     file(Reader::Arc2, data);
 }
 
-/// A file of PULSEPT1.
+/// Applies bytes as a file of PULSEPT1.
 pub fn pulsept1(data: &[u8]) {
     file(Reader::Pulsept1, data);
 }
 
-/// A file of TRL.
+/// Applies bytes as a file of TRL.
 pub fn trl(data: &[u8]) {
     file(Reader::Trl, data);
 }
 
-/// A directory of slime: the length of its index in two bytes, the index, and the file.
+/// Applies bytes as a directory of slime: the length of its index in two bytes, the index, and the
+/// file.
 pub fn slime(data: &[u8]) {
     single_threaded();
     let Some((length, rest)) = data.split_first_chunk() else {

@@ -214,8 +214,8 @@ fn read_segment_input(data: &[u8]) -> Option<SegmentInput<'_>> {
     })
 }
 
-/// The dtype that a byte stands for in the inputs of [`segment`]: its code, or a described dtype
-/// with lanes of `1 << (byte % 4)` bytes and the next five bits for the exponent.
+/// Returns the dtype that a byte stands for in the inputs of [`segment`]: its code, or a described
+/// dtype with lanes of `1 << (byte % 4)` bytes and the next five bits for the exponent.
 fn dtype_of(byte: u8) -> Option<Dtype> {
     let lane_bytes = 1 << (byte & 0b11);
     let exponent_bits = Some(byte >> 2 & 0b1_1111).filter(|&bits| bits < 31);

@@ -93,7 +93,7 @@ pub fn check_counts(seeds: &[Seed]) -> Result<(), String> {
 /// Collects all seeds; `root` is the root of the repository.
 ///
 /// # Errors
-/// Those of reading files.
+/// Errors of reading files.
 pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
     crate::memory::single_threaded();
     let mut seeds = Seeds(Vec::new());
@@ -284,7 +284,7 @@ pub(crate) fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
 /// Lists all files below a folder, in order.
 ///
 /// # Errors
-/// Those of reading folders.
+/// Errors of reading folders.
 pub fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -756,7 +756,7 @@ fn who_holds_a_version_passes_no_fault_over_that_comes_after_it() {
         store.refusal(None, held),
         ("R-DOC-01", commit(3).to_string())
     );
-    // Of several faults, the first one is reported.
+    // The first of several faults is reported.
     store.change_commit(2, |commit| commit.version = 5);
     assert_eq!(
         store.refusal(None, held),

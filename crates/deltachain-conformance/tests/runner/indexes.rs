@@ -1,4 +1,4 @@
-//! Indexes that are wrong, or whose files are.
+//! Wrong indexes, and indexes with wrong files.
 
 use serde_json::{Value, json};
 

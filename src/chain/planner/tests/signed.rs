@@ -42,7 +42,7 @@ impl Store {
         self
     }
 
-    /// A chain whose versions are signed by `a`.
+    /// Makes a chain whose versions are signed by `a`.
     fn signed(versions: u64) -> Self {
         let add = |store: Self, version: u64| {
             store
