@@ -94,7 +94,7 @@ fn check_form(set: &PatchSet, base: &MemoryState, target: &MemoryState) {
             let lane = &mut rebuilt.room(run.tensor)[at..at + width];
             assert!(
                 run.kind == RunKind::Whole || lane != value,
-                "no lane that is the same"
+                "a lane of the set has not changed"
             );
             lane.copy_from_slice(value);
         }

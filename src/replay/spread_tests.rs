@@ -141,7 +141,7 @@ impl Peers for Peer<'_> {
         let all = self.tell(sums, error.is_some()).ok_or_else(of_another)?;
         assert!(
             all.iter().all(|other| other.len() == sums.len()),
-            "others have other sums"
+            "the processes have different numbers of sums"
         );
         for (at, own) in sums.iter_mut().enumerate() {
             *own = all.iter().fold([Sums::ZERO; 2], |[old, new], other| {
@@ -422,14 +422,17 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
         "memory has changed before it was written to"
     );
     each(&mut memories, &mut changes, Changes::write);
-    assert!(rows_of(&mut memories) == after, "links lead elsewhere");
+    assert!(
+        rows_of(&mut memories) == after,
+        "links lead to another state"
+    );
     for (number, done) in check(&replay, &mut memories).into_iter().enumerate() {
         done.unwrap_or_else(|error| panic!("process {number}: {error}"));
     }
     each(&mut memories, &mut changes, Changes::put_back);
     assert!(
         rows_of(&mut memories) == before,
-        "the way back leads elsewhere"
+        "undoing does not restore memory"
     );
 
     // The target is loaded piece by piece.
@@ -455,7 +458,7 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
         .iter()
         .zip(rows)
         .map(|(layout, rows)| layout.filled(rows, target));
-    assert!(filled.eq(rows_of(&mut loaded)), "other pieces were loaded");
+    assert!(filled.eq(rows_of(&mut loaded)), "wrong data was loaded");
     assert!(
         check(&replay, &mut loaded)
             .into_iter()
@@ -498,11 +501,11 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
         let failed = proven.iter().filter(|proven| proven.is_err()).count();
         assert!(
             failed == 0 || failed == layouts.len(),
-            "not all know that something is wrong"
+            "some processes did not notice the wrong bit"
         );
         assert!(
             failed > 0 || !is_coded,
-            "a wrong bit in a coded lane is not found"
+            "a wrong bit in a coded lane was not noticed"
         );
         assert!(rows_of(&mut memories) == flipped);
         let broken = proven
@@ -522,7 +525,7 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
             let found = check(&replay, &mut memories);
             assert!(
                 found.iter().all(Result::is_err),
-                "a wrong bit elsewhere is not found by all"
+                "some processes did not find a wrong bit in another lane"
             );
             assert!(found.iter().any(|found| {
                 found
@@ -554,7 +557,7 @@ fn fail(states: &[MemoryState], layouts: &[Layout], random: &mut Random) {
         }
         assert!(
             proven.iter().all(Result::is_err),
-            "not all know of the failure"
+            "some processes do not know of the failure"
         );
         assert_eq!(proven[rank].as_ref().unwrap_err().class(), ErrorClass::Io);
     }

@@ -78,7 +78,7 @@ fn of_several_bad_segments_the_first_in_the_file_is_told() {
     assert_eq!(
         [0, 1, 2].map(first_of),
         [1, 2, 0],
-        "tensors and segments are in another order"
+        "the order of tensors and segments has changed"
     );
     let end = whole.len();
     let lengths: Vec<usize> = reader

@@ -1,11 +1,12 @@
-"""The proof of the exchange, with the real packages: they decode what deltachain-exchange exports, and it imports
-what they make.
+"""Proves the exchange with the real packages: they decode the exports of deltachain-exchange, which
+imports their encodings.
 
-For each pair of states and each layout: deltachain-exchange exports a link and the package (or, where a layout has
-none, the writer in bench/rivals/methods) gives the target back bit for bit; the package encodes the pair,
-deltachain-exchange imports that, the tool applies the link, and the result is the target bit for bit. Prints bytes and
-times. Arguments: the tool, deltachain-exchange, and files NAME_step0.safetensors, each with a NAME_step1.safetensors
-beside it; without files, generated states alone.
+For each pair of states and each layout, deltachain-exchange exports a link, and the package (or, if a
+layout has none, the writer in bench/rivals/methods) gives the target bit for bit. The package encodes
+the pair, deltachain-exchange imports the result, the tool applies the link, and the result is the
+target bit for bit. Prints bytes and times. Arguments: the tool, deltachain-exchange, and files
+NAME_step0.safetensors, each with a NAME_step1.safetensors in the same folder; without files, only
+generated states.
 """
 
 import json
@@ -40,7 +41,8 @@ SHARD = "model-00001-of-00001.safetensors"
 
 
 def generated(seed: int) -> tuple[bytes, bytes]:
-    """A pair of BF16 states: scalars, empty tensors, odd lengths, NaN payloads, signed zeros, dense, idle tensors."""
+    """Makes a pair of BF16 states: scalars, empty tensors, odd lengths, NaN payloads, signed zeros,
+    and tensors that change everywhere or not at all."""
     random = np.random.default_rng(seed)
     shapes = {
         "scalar": [], "empty": [2, 0], "one": [1], "odd": [3, 333], "idle": [17], "dense": [257], "large": [900, 1001],
@@ -112,7 +114,7 @@ class Proof:
             )
 
     def decode(self, rival: Method, layout: str, out: Path) -> tuple[object, int]:
-        """What the other side makes of what was exported, and how many bytes that was."""
+        """Decodes an export with the rival method; returns the result and the size of the export."""
         if layout == "slime":
             index = (out / "weight_v000001" / INDEX).read_bytes()
             described = json.loads(index)["metadata"]
@@ -134,7 +136,7 @@ class Proof:
         return rival.decode(complete), len(blob)
 
     def lay_out(self, rival: Method, layout: str, encoding: str, blob: bytes, path: Path) -> Path:
-        """What the other side has encoded, as files."""
+        """Writes the rival's encoding to files; returns their path."""
         if layout != "slime":
             path.write_bytes(blob)
             return path

@@ -491,7 +491,7 @@ fn a_base_that_is_cut_while_it_is_read_is_refused() {
     while !has_opened() {
         assert!(
             child.try_wait().unwrap().is_none(),
-            "it has ended before it opened the file"
+            "the program ended before it opened the file"
         );
     }
     file.set_len(1000).unwrap();

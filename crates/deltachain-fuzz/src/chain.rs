@@ -49,7 +49,7 @@ fn has_one_form<T>(
         assert_eq!(
             write(&document).expect("what was read can be written"),
             data,
-            "the document has another form"
+            "writing the document again gives other bytes"
         );
     }
 }
@@ -87,12 +87,12 @@ pub fn chain(data: &[u8]) {
     let step = accept.filter(|accept| held.is_none_or(|held| held.commit != *accept));
     assert!(
         step.is_none() || first.is_ok(),
-        "what is accepted cannot be reached: {:?}",
+        "the accepted commit cannot be reached: {:?}",
         first.err()
     );
     assert!(
         step.is_some() || held.is_none() || archive.flags & MOVED == 0 || first.is_err(),
-        "the chain is another"
+        "a version of another chain was followed"
     );
 
     // The failure that is met first decides only which error is reported.
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
                     assert_eq!(
                         digests(&whole).state,
                         plan.state,
-                        "a wrong state passed as right"
+                        "a wrong state was accepted"
                     );
                     return Ok(Reached {
                         version: plan.version,
@@ -245,7 +245,7 @@ impl<'a> Reader<'a> {
             left.set(
                 left.get()
                     .checked_sub(cost)
-                    .expect("the planner does not come to an end"),
+                    .expect("the planner does not end"),
             );
         };
         let list = |from, _| {
@@ -253,7 +253,7 @@ impl<'a> Reader<'a> {
             Ok(self.list(from))
         };
         let fetch = |names: &[ObjectName], _| {
-            assert!(!names.is_empty(), "the planner wants nothing");
+            assert!(!names.is_empty(), "the planner asks for no object");
             spend(if self.backwards { 1 } else { names.len() });
             let first = if self.backwards { names.len() - 1 } else { 0 };
             Ok(names[first..]
@@ -285,7 +285,7 @@ impl<'a> Reader<'a> {
             .get(ObjectName::Commit(plan.version))
             .expect("the version has a commit");
         assert_eq!(plan.commit, Digest::of_bytes(&commit));
-        let commit = Commit::parse(&commit, &limits()).expect("the commit is legal");
+        let commit = Commit::parse(&commit, &limits()).expect("the commit is valid");
         assert_eq!((plan.state, &plan.shards), (commit.state, &commit.shards));
         let sizes = plan
             .hops
@@ -293,7 +293,9 @@ impl<'a> Reader<'a> {
             .flat_map(|hop| &hop.files)
             .map(|file| u128::from(file.size));
         assert_eq!(plan.bytes, sizes.sum());
-        let chain = self.get(ObjectName::Chain).expect("there is a chain");
+        let chain = self
+            .get(ObjectName::Chain)
+            .expect("the chain document exists");
         assert_eq!(
             (plan.chain, &plan.assets),
             (Digest::of_bytes(&chain), &commit.assets)
@@ -306,7 +308,7 @@ impl<'a> Reader<'a> {
                 .map(|shard| digests(shard).state)
                 .collect::<Vec<_>>()
         });
-        assert_eq!(plan.start, shards, "the plan starts from something else");
+        assert_eq!(plan.start, shards, "the plan starts from another version");
         let mut at = start.map(|start| start.version);
         for hop in &plan.hops {
             assert!(hop.from == at && hop.from < Some(hop.version));

@@ -113,7 +113,7 @@ pub fn in_place(data: &[u8]) {
             );
         }
         (one, other) => panic!(
-            "memory makes a difference: {:?} {:?}",
+            "the results depend on the memory: {:?} {:?}",
             one.as_ref().err(),
             other.as_ref().err()
         ),
@@ -130,7 +130,7 @@ pub fn in_place(data: &[u8]) {
             let unchanged = MemoryState::copy_of(&lent).expect("memory can be read");
             assert!(
                 unchanged == held && slow.state() == held,
-                "memory has changed before anything was proven"
+                "memory has changed before the links were verified"
             );
             if is_unsupported(&error) {
                 whole(&replay, &held, &states, is_right);
@@ -145,14 +145,14 @@ pub fn in_place(data: &[u8]) {
         .write(&mut slow)
         .expect("nothing else can write to it");
     PlacedMemory::describe(&mut lent, last.tensors())
-        .expect("the tensors are the same but for their shapes");
+        .expect("the tensors only differ in their shapes");
     let memory = MemoryState::copy_of(&lent).expect("memory can be read");
     assert!(
         slow.data().eq(memory.iter().map(|(_, data)| data)),
-        "links lead elsewhere in other memory"
+        "links lead to another state in other memory"
     );
     same_but_for_flips(&memory, &held, &states);
-    let sums = &replay.sums().expect("they are followed").tensors;
+    let sums = &replay.sums().expect("the sums are followed").tensors;
     let known = sums
         .iter()
         .enumerate()
@@ -165,7 +165,7 @@ pub fn in_place(data: &[u8]) {
         elsewhere.as_ref().err().map(|error| error.tensor())
     );
     if is_right {
-        assert!(memory == *last, "links lead elsewhere");
+        assert!(memory == *last, "links lead to another state");
         found.expect("the sums are those of the target");
     }
     changes
@@ -177,9 +177,9 @@ pub fn in_place(data: &[u8]) {
     drop(lent);
     assert!(
         held.iter().map(|(_, data)| data).eq(&own),
-        "the way back leads elsewhere"
+        "undoing does not restore memory"
     );
-    assert!(slow.data().eq(own), "the way back leads elsewhere");
+    assert!(slow.data().eq(own), "undoing does not restore memory");
 }
 
 fn take<M: PlacedMemory>(
@@ -211,7 +211,7 @@ fn whole(
                 .expect("it cannot fail");
             assert!(
                 memory.tensors() == states[states.len() - 1].tensors(),
-                "links lead elsewhere"
+                "links lead to another state"
             );
             same_but_for_flips(&memory, held, states);
         }
@@ -316,7 +316,7 @@ fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[Memory
         }
         let name = info.name();
         let (_, old) = data_of(base, name).expect("a tensor that is new is built whole");
-        let (_, own) = data_of(held, name).expect("it has the names of the base");
+        let (_, own) = data_of(held, name).expect("the memory has the names of the base");
         let all: Vec<_> = states.iter().map(|state| data_of(state, name)).collect();
         let width = info.dtype().lane_bytes();
         for (lane, (found, right)) in found.chunks(width).zip(right.chunks(width)).enumerate() {
@@ -331,7 +331,7 @@ fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[Memory
             });
             assert!(
                 is_kept && own[at] == *found,
-                "lane {lane} of {name:?} is wrong, and nothing said so"
+                "lane {lane} of {name:?} is wrong, and was not noticed"
             );
         }
     }

@@ -16,10 +16,18 @@ pub fn note(data: &[u8]) {
     single_threaded();
     if let Ok(text) = std::str::from_utf8(data) {
         if let Ok(key) = text.parse::<VerifierKey>() {
-            assert_eq!(key.to_string(), text, "the key has another form");
+            assert_eq!(
+                key.to_string(),
+                text,
+                "writing the key again gives another text"
+            );
         }
         if let Ok(key) = SigningKey::parse(text) {
-            assert_eq!(key.to_text(), text, "the key has another form");
+            assert_eq!(
+                key.to_text(),
+                text,
+                "writing the key again gives another text"
+            );
         }
     }
     let signers = signers();
@@ -39,12 +47,12 @@ pub fn note(data: &[u8]) {
         data.len()
     );
     let Some(read) = read else { return };
-    let text = std::str::from_utf8(data).expect("it was read");
+    let text = std::str::from_utf8(data).expect("the note was read");
     for key in trust.signers(std::slice::from_ref(&read)) {
         let signer = signers
             .iter()
             .find(|signer| signer.public() == key)
-            .expect("it is trusted");
+            .expect("the key is trusted");
         let own = made(std::slice::from_ref(signer));
         let line = own.lines().last().expect("a signature line");
         let valid = text.lines().filter(|other| *other == line).count();
@@ -52,10 +60,10 @@ pub fn note(data: &[u8]) {
             .signers()
             .filter(|(name, id)| *name == key.name() && *id == key.id())
             .count();
-        assert!(valid > 0, "it counts for {key} without a signature");
+        assert!(valid > 0, "the note counts for {key} without a signature");
         assert_eq!(
             named, valid,
-            "it counts for {key} with a signature that is not valid"
+            "the note counts for {key} with an invalid signature"
         );
     }
 }

@@ -83,7 +83,7 @@ pub fn link(data: &[u8]) {
     let (length, read) = (data.len() as u64, source.1.into_inner());
     assert!(
         read <= length,
-        "of {length} bytes {read} were read: some twice"
+        "{read} bytes of {length} were read, so some were read twice"
     );
     let limits = Header::parse(&data[..data.len().min(128)])
         .map_or_else(|_| limits(), |header| limits_for(&header));
@@ -144,7 +144,7 @@ pub fn segment(data: &[u8]) {
     assert_eq!(
         Some(decoded.table().to_bytes()),
         table,
-        "the table has another form"
+        "writing the table again gives other bytes"
     );
     for (number, (dtype, lanes)) in parts.into_iter().enumerate() {
         // Lanes of all magnitudes, as many as are cheap to make.
@@ -376,7 +376,11 @@ pub fn layout(data: &[u8]) {
         data.len()
     );
     let Ok(layout) = layout else { return };
-    assert_eq!(layout.to_json(), json, "the layout has another text");
+    assert_eq!(
+        layout.to_json(),
+        json,
+        "writing the layout again gives another text"
+    );
     let mut listed: Vec<&str> = layout
         .files()
         .iter()
@@ -398,12 +402,14 @@ pub fn layout(data: &[u8]) {
         let path = Path::new(name);
         let parts = path.components().map(|part| match part {
             Component::Normal(part) => part.to_str().expect("it is a part of a string"),
-            _ => panic!("{name:?} leads elsewhere"),
+            _ => panic!("{name:?} leads out of the directory"),
         });
         assert!(parts.eq(name.split('/')), "{name:?}");
     }
     assert_eq!(
-        layout.carried_over(&tensors).expect("it has all of them"),
+        layout
+            .carried_over(&tensors)
+            .expect("the layout has all tensors"),
         layout
     );
 }

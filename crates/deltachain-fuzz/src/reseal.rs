@@ -171,7 +171,7 @@ fn agree(
     assert_eq!(
         replay.table().digests.state,
         link.header().target,
-        "another state was planned"
+        "the planned state is not the target"
     );
     let mut written = room(&replay.tensors());
     let counted = Counted {
@@ -186,11 +186,11 @@ fn agree(
     if refused.is_some_and(|error| error.rule() != Some("R-APP-04")) {
         return None;
     }
-    assert!(passed, "a link was applied that check refuses");
+    assert!(passed, "a link was applied although check refuses it");
     // No byte is written twice; the zeros of new tensors may be left unwritten.
     let bytes: u64 = replay.work();
     let times = counted.bytes.into_inner();
-    assert!(times <= bytes, "for {bytes} bytes {times} were written");
+    assert!(times <= bytes, "{times} bytes were written for {bytes}");
 
     let patches = link
         .patches(|_| true, Some(base))

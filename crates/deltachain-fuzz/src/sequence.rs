@@ -78,22 +78,22 @@ pub fn sequence(data: &[u8]) {
     assert!(memory == base, "memory has changed before it was patched");
     match (built, patches, expected) {
         (Ok(_), Ok(mut set), Ok(state)) => {
-            assert!(written == state, "in one pass, links lead elsewhere");
+            assert!(written == state, "in one pass, links lead to another state");
             assert!(
                 sequence.damage.is_some() || state == last,
-                "links lead elsewhere"
+                "links lead to another state"
             );
             let mut ready = set
                 .stage(&mut memory)
                 .expect("the set was made for this memory");
             ready.write().expect("nothing else can write to it");
             ready.put_back().expect("nothing else can write to it");
-            assert!(memory == base, "the way back leads elsewhere");
+            assert!(memory == base, "undoing does not restore memory");
             set.stage(&mut memory)
-                .expect("memory is what it was")
+                .expect("memory is unchanged")
                 .write()
                 .expect("nothing else can write to it");
-            assert!(memory == state, "patched memory is another state");
+            assert!(memory == state, "patched memory has another state");
         }
         (Err(built), Err(patched), Err((link, one))) => {
             for found in [built, patched] {

@@ -317,7 +317,7 @@ impl World {
         }) {
             Ok(switched) => {
                 let held = subscriber.held().map(|held| held.version);
-                assert_eq!(held, wanted, "another version than wanted");
+                assert_eq!(held, wanted, "another version than the wanted one");
                 self.switches += usize::from(switched.is_some());
                 assert_eq!(
                     switched.map(|switched| switched.version),
@@ -335,7 +335,7 @@ impl World {
                 assert_eq!(
                     subscriber.held().map(|held| held.version),
                     before,
-                    "it failed, and yet the version is another"
+                    "the update failed, but the version has changed"
                 );
             }
         }
@@ -385,7 +385,7 @@ impl World {
             assert_eq!(
                 commit,
                 Some(version.commit),
-                "a commit has gone, or is another one"
+                "a commit is missing or has changed"
             );
         }
         let new = commits.next();
@@ -408,7 +408,7 @@ impl World {
             }
             (Some(_), None) => panic!("a commit that was never published"),
             (None, Some((.., Ok(_)))) => {
-                panic!("a version is said to be published, and is not there")
+                panic!("a version was reported as published, but does not exist")
             }
             // R-PUB-08 would say that the version is visible, but it is not.
             (None, Some((.., Err(error)))) => assert_ne!(error.rule(), Some("R-PUB-08")),
@@ -425,7 +425,7 @@ impl World {
             });
             assert!(
                 shown(&self.directory()).as_ref() == held,
-                "the directory is not at the version that is held"
+                "the directory does not have the held version"
             );
         }
     }
@@ -450,10 +450,7 @@ impl World {
         }
         for (number, version) in (0..).zip(&self.versions) {
             match rebuild(&self.clean, Some(number)) {
-                Ok(state) => assert!(
-                    state == version.state,
-                    "version {number} is built from other bits"
-                ),
+                Ok(state) => assert!(state == version.state, "version {number} has another state"),
                 Err(error) => {
                     assert!(
                         version.may_be_gone && error.rule() == Some("R-CHN-08"),
@@ -504,7 +501,7 @@ impl Watch<'_> {
             Some(state) => self.versions.iter().any(|version| version.state == state),
             None => !self.had,
         };
-        assert!(is_whole, "the directory is at no version");
+        assert!(is_whole, "the directory does not have a version");
     }
 }
 

@@ -26,7 +26,7 @@ pub fn roundtrip(data: &[u8]) {
         assert_eq!(
             file,
             link(&base, &target, profile),
-            "the same states gave other bytes"
+            "the same states gave different links"
         );
         all_ways(&file, &base, &target);
     }
@@ -77,7 +77,7 @@ pub fn apply(data: &[u8]) {
         Err(_) => assert_eq!(
             names,
             ["base.safetensors"],
-            "a refused link has left something"
+            "a refused link has left a file"
         ),
     }
 }

@@ -154,10 +154,7 @@ impl Store {
         self.put(ObjectName::Commit(version), commit.to_bytes().unwrap());
     }
 
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "it is given to what takes an option"
-    )]
+    #[expect(clippy::unnecessary_wraps, reason = "its callers need an option")]
     fn held(&self, version: u64) -> Option<VersionId> {
         let (commit, chain) = (
             self.digest(ObjectName::Commit(version)),
