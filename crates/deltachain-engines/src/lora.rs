@@ -128,7 +128,7 @@ impl Lora {
             fs::create_dir_all(&self.copies)?;
             let beside = TempDir::new_in(&self.copies)?;
             copy_files(Path::new(&target.directory), beside.path())?;
-            // The rename makes the copy appear complete.
+            // The rename makes the whole copy appear at once.
             fs::rename(beside.path(), &copy)?;
             let _ = beside.keep();
             Ok(())

@@ -1,6 +1,6 @@
 //! Positions in PULSEPT1: gaps of 16 bits (version 1), Rice codes (version 2), and Rice codes by
-//! the exponent of the old element (version 3). Readers refuse longer codes where there is a
-//! shorter one, wrong padding, and trailing bytes.
+//! the exponent of the old element (version 3). Readers refuse escapes of numbers that need none,
+//! wrong padding, and trailing bytes.
 
 use deltachain::Result;
 
