@@ -117,7 +117,8 @@ pub(crate) trait Client: Debug + Send + Sync {
     /// that they were given.
     ///
     /// # Errors
-    /// IO if the server does not answer, not as this engine does, or if another process updates it.
+    /// IO if the server does not answer, answers unlike this engine, or is updated by another
+    /// process.
     fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look>;
 
     /// True if the server says that it has one of these versions, in answer to one request that

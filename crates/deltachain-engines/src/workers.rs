@@ -1,7 +1,7 @@
 //! Servers whose workers have the Python package. Finds out which version they hold and whether
 //! they can load another one, and loads it step by step, for followers and trainers alike:
-//! integrations/docs/engines.md, "What is asked of a server of vLLM". Each engine's [`Requests`]
-//! send the requests for that.
+//! integrations/docs/engines.md, "What is asked of a server of vLLM". Each engine implements the
+//! [`Requests`] for that.
 
 use std::fmt::Debug;
 use std::mem;
