@@ -61,7 +61,7 @@ fn files_of_shards_share_a_directory() {
         ]),
         numbered
     );
-    // Each shard has a part of the same file.
+    // Both shards have a part of the same file.
     let [first, mut second] = [
         layout(&[Some("x.safetensors")]),
         layout(&[Some("x.safetensors")]),
@@ -342,7 +342,7 @@ fn added_tensors_go_to_the_longest_folder() {
         (error.class(), error.rule()),
         (ErrorClass::Malformed, Some("R-LAY-01"))
     );
-    // A link that states its layout may add it.
+    // A link that states its layout may add such a tensor.
     let single = Layout::single_file(&homeless);
     assert_eq!(
         Layout::metadata_value(&single, Some(&before), &homeless),

@@ -1,5 +1,5 @@
-//! The tables for implementers in `conformance`, which are made from SPEC.md and by another reader,
-//! and the library say the same.
+//! The library agrees with the tables for implementers in `conformance`, which are made from
+//! SPEC.md and by another reader.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn read(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The rows of a table of functions.
+/// Returns the rows of a table of functions.
 fn rows(table: &str) -> Vec<Value> {
     let rows = read("functions.json")["tables"][table]["rows"]
         .as_array()
@@ -202,8 +202,8 @@ fn put_varint(out: &mut Vec<u8>, value: usize) {
     out.push(u8::try_from(rest).unwrap());
 }
 
-/// The coded ranks and values of each part of a sparse segment with one context whose streams are
-/// stored as they are.
+/// Decodes the coded ranks and values of each part of a sparse segment with one context and
+/// uncompressed streams.
 fn decoded(
     values: Values,
     table: &[u8],
@@ -232,7 +232,7 @@ fn decoded(
         .collect()
 }
 
-/// Each rank of each part with a value that tells them apart.
+/// Returns the ranks of each part, and a value for each rank, so that they can be told apart.
 fn ranks_of(row: &Value) -> (Vec<Vec<u64>>, Vec<u8>) {
     let ranks: Vec<Vec<u64>> = row["ranks"]
         .as_array()

@@ -15,23 +15,23 @@ use crate::{Result, weights};
 /// Two neighbouring versions of a model, in memory.
 #[derive(Debug)]
 pub struct Pair<S = MemoryState> {
-    /// What it is called in tables.
+    /// Name in tables.
     pub name: String,
     /// The older version.
     pub base: S,
-    /// The newer one.
+    /// The newer version.
     pub target: S,
 }
 
 impl<S: State> Pair<S> {
-    /// Bytes of the target's tensors.
+    /// Returns the total size of the target's tensors in bytes.
     pub fn bytes(&self) -> u64 {
         total_bytes(self.target.tensors())
     }
 }
 
 impl Pair {
-    /// A pair that is this many times as large.
+    /// Returns a pair that is this many times as large.
     ///
     /// # Errors
     /// None.
@@ -48,8 +48,8 @@ impl Pair {
     }
 }
 
-/// A state that has each tensor of another one several times, under different names, and takes no
-/// more memory.
+/// A state with several copies of each tensor of another one, under different names, that takes no
+/// more memory than that one.
 #[derive(Debug)]
 pub struct Repeated {
     tensors: Vec<TensorInfo>,
@@ -89,8 +89,8 @@ impl State for Repeated {
     }
 }
 
-/// The pairs among the files `NAME_stepNUMBER.safetensors` of a folder: of each name the first step
-/// with the next one, and with the last one.
+/// Opens the pairs among the files `NAME_stepNUMBER.safetensors` of a folder: for each name, the
+/// first step with the next one, and with the last one.
 ///
 /// # Errors
 /// If the folder or a file cannot be read, or holds no pair.
@@ -130,8 +130,8 @@ pub fn real_pairs(folder: &Path) -> Result<Vec<Pair>> {
     }
 }
 
-/// A pair of BF16 states with `mebibytes` of data each, in tensors of 32 MiB, of whose elements
-/// about `density` differ.
+/// Makes a pair of BF16 states with `mebibytes` of data each, in tensors of 32 MiB, in which about
+/// `density` of the elements differ.
 ///
 /// # Errors
 /// None for sizes that fit in memory.
@@ -143,7 +143,7 @@ pub fn synthetic(name: &str, mebibytes: u64, density: f64) -> Result<Pair> {
     of_lanes(name, &tensors, density)
 }
 
-/// The same with this many equal tensors of `lanes` elements.
+/// Makes such a pair with this many equal tensors of `lanes` elements.
 ///
 /// # Errors
 /// None for sizes that fit in memory.
@@ -174,10 +174,10 @@ fn of_lanes(name: &str, tensors: &[u64], density: f64) -> Result<Pair> {
     })
 }
 
-/// Writes a state as one file.
+/// Writes a state to one file.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn save(file: &Path, state: &MemoryState) -> Result {
     let empty = MemoryState::new();
     let mut link = Vec::new();
@@ -192,17 +192,17 @@ pub fn save(file: &Path, state: &MemoryState) -> Result {
     Ok(())
 }
 
-/// A synthetic state that goes step by step, as training does, and the links between its steps.
+/// A synthetic state that changes step by step, as in training, and the links between its steps.
 #[derive(Debug)]
 pub struct Walk {
-    /// The state after the steps that have been made.
+    /// The state after the last step.
     pub state: MemoryState,
     steps: u64,
     density: f64,
 }
 
 impl Walk {
-    /// Begins with a BF16 state of `mebibytes`. Each step changes about `density` of its elements.
+    /// Starts with a BF16 state of `mebibytes`. Each step changes about `density` of its elements.
     ///
     /// # Errors
     /// None for sizes that fit in memory.

@@ -1,8 +1,8 @@
 //! Adapters for vLLM: each version is an adapter of its own, `NAME@VERSION`. Requests that name an
-//! older one are served until it is unloaded; nothing is paused.
+//! older adapter are served until it is unloaded; nothing is paused.
 //!
-//! vLLM may read an adapter again at any time, so each has a copy of its own in `DIR/adapters` as
-//! long as a server has it.
+//! vLLM may read an adapter again at any time, so each one has its own copy in `DIR/adapters` as
+//! long as a server has it loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,7 @@ use crate::engine::{
 };
 use crate::server::{Ask, Server};
 
-/// Digits of a commit's digest that stand in the name of a copy.
+/// Number of digits of a commit's digest in the name of a copy.
 const COMMIT_DIGITS: usize = 12;
 
 /// The adapters of one chain in servers of vLLM.
@@ -33,17 +33,18 @@ struct Lora {
     copies: PathBuf,
     /// Number of servers.
     servers: usize,
-    /// The copies that each server has, by its URL; guards the directory too.
+    /// The copies that each server has loaded, by its URL; also guards the directory.
     in_use: Mutex<BTreeMap<String, BTreeSet<String>>>,
 }
 
-/// The adapters of this chain that a server has: for each version the path that it was read from.
+/// The adapters of this chain in a server: for each version, the path that it was read from.
 type Adapters = BTreeMap<u64, String>;
 
 impl Engine {
-    /// vLLM whose adapters are the versions of a chain that `directory`, an absolute path, follows.
-    /// They are called `NAME@VERSION`, with a name of [`parse_name`]; `keep` older ones stay
-    /// loaded. There are so many servers.
+    /// Makes the engine for adapters of vLLM that are the versions of a chain. `directory` is the
+    /// absolute path of the directory that follows the chain; adapters are called `NAME@VERSION`,
+    /// with a name of [`parse_name`]; `keep` older ones stay loaded; `servers` is the number of
+    /// servers.
     pub fn lora(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
         Self {
             client: Box::new(Lora::new(name, keep, directory, servers)),
@@ -63,7 +64,7 @@ impl Lora {
         }
     }
 
-    /// The name of a version in requests.
+    /// Returns the name of a version in requests.
     fn adapter(&self, version: u64) -> String {
         format!("{}@{version}", self.name)
     }
@@ -74,7 +75,7 @@ impl Lora {
             .join(format!("{}-{commit}", self.adapter(target.version.number)))
     }
 
-    /// The version of a name such as `NAME@12` or, for a copy, `NAME@12-0123456789ab`.
+    /// Returns the version in a name such as `NAME@12`.
     fn version_of(&self, name: &str) -> Option<u64> {
         let digits = name.strip_prefix(&self.name)?.strip_prefix('@')?;
         digits
@@ -97,7 +98,7 @@ impl Lora {
         Some(found.collect())
     }
 
-    /// The versions to unload: too old, or newer than a chain that has gone back.
+    /// Returns the versions to unload: too old, or newer than the head after a rollback.
     fn surplus(&self, loaded: &Adapters, target: &Target) -> Vec<u64> {
         let newer = loaded
             .keys()
@@ -119,7 +120,7 @@ impl Lora {
             .map(drop)
     }
 
-    /// Makes the copy of a version, unless it is there.
+    /// Copies a version, unless the copy exists.
     fn make_copy(&self, target: &Target) -> Result<PathBuf> {
         let _guard = locked(&self.in_use);
         let copy = self.copy_of(target);
@@ -127,7 +128,7 @@ impl Lora {
             fs::create_dir_all(&self.copies)?;
             let beside = TempDir::new_in(&self.copies)?;
             copy_files(Path::new(&target.directory), beside.path())?;
-            // Complete, or not there.
+            // The rename makes the whole copy appear at once.
             fs::rename(beside.path(), &copy)?;
             let _ = beside.keep();
             Ok(())
@@ -138,7 +139,8 @@ impl Lora {
         Ok(copy)
     }
 
-    /// Removes the copies that no server has any more, once it is known what each has.
+    /// Records the copies that this server has loaded; once all servers are known, removes the
+    /// copies that none of them has.
     fn remove_copies(&self, server: &Server, loaded: Adapters, target: &Target) -> Result<()> {
         let mut in_use = locked(&self.in_use);
         in_use.insert(server.url.clone(), loaded.into_values().collect());
@@ -205,7 +207,8 @@ impl Client for Lora {
         let mut loaded = self.loaded(server)?;
         let version = target.version.number;
         if loaded.get(&version) != Some(&path) {
-            // Another version of the same number, of a chain that has gone back or been replaced.
+            // The loaded adapter has the same number, but comes from before a rollback or from
+            // another chain.
             if loaded.remove(&version).is_some() {
                 self.unload(server, version)?;
             }
@@ -222,7 +225,7 @@ impl Client for Lora {
     }
 }
 
-/// Copies a directory of files.
+/// Copies a directory and everything in it.
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
@@ -237,10 +240,10 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The name of an adapter: part of the name of a file, and of `NAME@VERSION`.
+/// Checks the name of an adapter, which becomes part of a file's name and of `NAME@VERSION`.
 ///
 /// # Errors
-/// A text for people that says what is wrong with it.
+/// A text for people that describes a valid name.
 pub fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.starts_with('.') || !text.chars().all(is_plain) {

@@ -1,12 +1,11 @@
-//! ARC of Fireworks, versions 1 and 2, which its hot load takes.
+//! ARC of Fireworks, versions 1 and 2, which its hot load accepts.
 //!
 //! For each file of the base there is a safetensors file of the same name; a base with folders
-//! becomes one file. Under the name of every tensor it holds the exclusive or of all old and new
-//! bytes as `U8`: a zlib stream (version 1) or a zstd frame (version 2). `__metadata__` has the
-//! Adler-32 of the new bytes as a decimal number. All tensors are there, also tensors that do not
-//! change.
+//! becomes one file. Under the name of every tensor, changed or not, the file holds the exclusive
+//! or of all old and new bytes as `U8`: a zlib stream (version 1) or a zstd frame (version 2).
+//! `__metadata__` has the Adler-32 of the new bytes as a decimal number.
 //!
-//! Version 3 holds pickled data, which can run any program when it is read. It is refused.
+//! Version 3 holds pickled data, which can run any program when it is unpickled. It is refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +31,7 @@ const PICKLE_BEGIN: &[u8] = b"ARC3_ENVELOPE\0";
 /// The zstd program's default level, which ARC uses.
 const LEVEL: i32 = 3;
 
-/// Compression of the bytes.
+/// Compression of the exclusive or.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// `arc_v1`: zlib.
@@ -153,7 +152,7 @@ pub(crate) fn write(
     };
 
     let path = directory.join(format!("step_{:06}", step.number));
-    // It knows no folders.
+    // ARC has no folders.
     let layout = step
         .layout
         .filter(|layout| layout.is_directory() && layout.folders().is_empty());

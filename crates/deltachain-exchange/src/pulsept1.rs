@@ -1,10 +1,10 @@
 //! PULSEPT1 of basilica: one file for all tensors of a BF16 model.
 //!
-//! `PULSEPT1`, the header's length (`u32`), a header of JSON, and one zstd frame with positions and
-//! values, tensor by tensor in the order of names. The header lists all tensors with the XXH3-128
-//! of their new bytes. The state's digest is the XXH3-128 of these digests one after another.
-//! [Three versions](Version) differ in how positions and values are written. The state's digest
-//! covers no names and no shapes.
+//! A file consists of `PULSEPT1`, the header's length (`u32`), a header of JSON, and one zstd frame
+//! with positions and values, tensor by tensor in the order of names. The header lists all tensors
+//! with the XXH3-128 of their new bytes. The state's digest is the XXH3-128 of these digests in
+//! sequence; it covers neither names nor shapes. [Three versions](Version) differ in the coding of
+//! positions and values.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -31,18 +31,19 @@ const MOST_HEADER_BYTES: u32 = 1 << 27;
 const MOST_WINDOW_LOG: u32 = 27;
 const LEVEL: i32 = 1;
 const DIGEST_BEGIN: &str = "xxh3_128:";
-/// The most bytes of positions, in any version, for a changed element, and in addition for a
+/// Maximum size of positions in any version: bytes per changed element, and additional bytes per
 /// tensor.
 const MOST_POSITION_BYTES: [u64; 2] = [13, 4096];
 
 /// Coding of positions and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// Gaps of 16 bits, new values.
+    /// Gaps of 16 bits; new values.
     V1,
-    /// Rice codes, steps of the bits of values.
+    /// Rice codes; differences between the bits of new and old values.
     V2,
-    /// Rice codes by the exponent of the old element, steps of the bits of values.
+    /// Rice codes by the exponent of the old element; differences between the bits of new and old
+    /// values.
     V3,
 }
 
@@ -55,7 +56,7 @@ impl Version {
         }
     }
 
-    /// The names of the codings of positions and of values in the header.
+    /// Returns the names of the codings of positions and of values in the header.
     fn names(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::V1 => ("delta-u16-esc", None),
@@ -74,7 +75,7 @@ impl Version {
     }
 }
 
-// The fields of these are in the order that the layout's own writer has.
+// The fields of these structs are in the order in which the layout's own writer has them.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -117,9 +118,9 @@ fn digest_text(digest: u128) -> String {
     format!("{DIGEST_BEGIN}{digest:032x}")
 }
 
-/// The digest of a state from the digests of its tensors.
+/// Computes the digest of a state from the digests of its tensors.
 fn state_digest(digests: &[u128]) -> String {
-    // The most significant byte first, as the layout has it.
+    // The layout hashes digests with the most significant byte first.
     let bytes: Vec<u8> = digests
         .iter()
         .flat_map(|digest| digest.swap_bytes().to_le_bytes())
@@ -127,11 +128,11 @@ fn state_digest(digests: &[u128]) -> String {
     digest_text(xxh3_128(&bytes))
 }
 
-/// The digest of a state of BF16 tensors in this layout: XXH3-128 of the digests of all tensors, in
-/// the order of their names.
+/// Computes the digest of a state of BF16 tensors in this layout: the XXH3-128 of the digests of
+/// all tensors, in the order of their names.
 ///
 /// # Errors
-/// The errors of reading it.
+/// Errors of reading `state`.
 pub fn digest(state: &dyn State) -> Result<String> {
     Ok(state_digest(&each(state.tensors().len(), |tensor| {
         Ok(xxh3_128(&bytes_of(state, tensor)?))
@@ -159,7 +160,7 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<Header> {
         .map_err(|error| malformed(format!("the header is not as it should be: {error}")))
 }
 
-/// Checks what the header says of its tensors, and that the base has the same tensors.
+/// Checks the header's entries for tensors, and that the base has the same tensors.
 fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<()> {
     if !header
         .tensors
@@ -286,7 +287,7 @@ pub(crate) fn apply(
         };
         digests.push(one().map_err(|error| error.of_tensor(info.name()))?);
     }
-    // A delta that changes nothing is not always in a frame.
+    // A delta without changes may have no frame.
     let is_empty = header.tensors.iter().all(|tensor| tensor.changed == 0);
     if !is_empty && decoder.read(&mut [0]).map_err(damaged)? != 0 {
         return Err(malformed("the zstd frame holds more than the header says"));

@@ -1,49 +1,49 @@
-//! Positions as PULSEPT1 writes them: gaps of 16 bits (version 1), Rice codes (version 2), and Rice
-//! codes by the exponent of the old element (version 3). All streams have one form only; any other
-//! is refused.
+//! Positions in PULSEPT1: gaps of 16 bits (version 1), Rice codes (version 2), and Rice codes by
+//! the exponent of the old element (version 3). Readers refuse escapes of numbers that need none,
+//! wrong padding, and trailing bytes.
 
 use deltachain::Result;
 
 use crate::refusal::malformed;
 use crate::tensors::pairs;
 
-/// A gap that does not fit 16 bits.
+/// Marks a gap that does not fit 16 bits.
 const LONG_GAP: u16 = 0xffff;
-/// A quotient from here on is written in full.
+/// Quotients from this one on are written in full.
 const LONG_QUOTIENT: u64 = 32;
 const MOST_PARAMETER: u32 = 31;
-/// Bytes of what version 3 says of a class.
+/// Size of a class's record in version 3, in bytes.
 const RECORD_BYTES: usize = 10;
 
 fn end_of_stream() -> deltachain::Error {
     malformed("a stream of positions ends early")
 }
 
-/// Takes four bytes as a number.
+/// Reads four bytes as a number.
 fn take_u32(bytes: &mut &[u8]) -> Result<u32> {
     let (four, rest) = bytes.split_first_chunk().ok_or_else(end_of_stream)?;
     *bytes = rest;
     Ok(u32::from_le_bytes(*four))
 }
 
-/// Takes as many bytes.
+/// Reads this many bytes.
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8]> {
     let (taken, rest) = bytes.split_at_checked(count).ok_or_else(end_of_stream)?;
     *bytes = rest;
     Ok(taken)
 }
 
-/// A length as it stands in a file; lengths of memory are never longer than 64 bits.
+/// Converts a length to a number of the file; a length in memory never exceeds 64 bits.
 fn number(length: usize) -> u64 {
     length as u64
 }
 
-/// A number of the file that has to fit 32 bits.
+/// Converts a number of the file, which must fit 32 bits.
 pub(crate) fn short(value: u64) -> Result<u32> {
     u32::try_from(value).map_err(|_| malformed(format!("{value} does not fit 32 bits")))
 }
 
-/// Version 1: the first position in four bytes, then gaps.
+/// Writes positions for version 1: the first one in four bytes, then gaps.
 pub(crate) fn write_gaps(places: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2 * places.len() + 4);
     bytes.extend(places.iter().take(1).flat_map(|first| first.to_le_bytes()));
@@ -60,7 +60,7 @@ pub(crate) fn write_gaps(places: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// `count` ascending positions below `elements` of version 1.
+/// Reads `count` ascending positions below `elements`, of version 1.
 pub(crate) fn read_gaps(mut bytes: &[u8], count: usize, elements: u64) -> Result<Vec<u32>> {
     let mut places = Vec::new();
     let mut last = 0_u64;
@@ -97,7 +97,7 @@ pub(crate) fn read_gaps(mut bytes: &[u8], count: usize, elements: u64) -> Result
     }
 }
 
-/// Bits, the most significant of a byte first.
+/// A writer of bits, the most significant bit of a byte first.
 #[derive(Default)]
 struct Bits {
     bytes: Vec<u8>,
@@ -131,7 +131,7 @@ impl BitReader<'_> {
         Ok(bit == 1)
     }
 
-    /// Whether nothing is left but less than a byte of this bit.
+    /// True if less than a byte is left, and only bits of this value.
     fn is_at_end(&mut self, padding: bool) -> bool {
         if self.place.div_ceil(8) != self.bytes.len() {
             return false;
@@ -145,7 +145,7 @@ impl BitReader<'_> {
     }
 }
 
-/// Numbers of elements between two positions.
+/// Returns the numbers of elements between two positions.
 fn distances(places: &[u32]) -> impl Iterator<Item = u64> + Clone {
     let ends = std::iter::once(0).chain(places.iter().map(|place| u64::from(*place) + 1));
     places
@@ -154,8 +154,8 @@ fn distances(places: &[u32]) -> impl Iterator<Item = u64> + Clone {
         .map(|(place, end)| u64::from(*place) - end)
 }
 
-/// The parameter that gives the shortest stream, near what is best if every element changes with
-/// the same probability.
+/// Returns the parameter with the shortest stream, of those near the optimum for elements that all
+/// change with the same probability.
 fn parameter(places: &[u32]) -> u32 {
     let Some(last) = places.last() else { return 0 };
     let middle = (u64::from(*last) / number(places.len())).max(1).ilog2();
@@ -171,7 +171,8 @@ fn parameter(places: &[u32]) -> u32 {
         .unwrap_or(middle)
 }
 
-/// Version 2: Rice codes of the distances; nothing for no positions.
+/// Writes positions for version 2: Rice codes of the distances, or nothing if there are no
+/// positions.
 pub(crate) fn write_rice(places: &[u32]) -> Result<Vec<u8>> {
     if places.is_empty() {
         return Ok(Vec::new());
@@ -200,7 +201,7 @@ pub(crate) fn write_rice(places: &[u32]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `count` ascending positions below `elements` of version 2.
+/// Reads `count` ascending positions below `elements`, of version 2.
 pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec<u32>> {
     if count == 0 {
         return if bytes.is_empty() {
@@ -245,7 +246,7 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
         for _ in 0..parameter {
             distance = distance << 1 | u64::from(rests.next()?);
         }
-        // At most 2^63, and the other summand fits 32 bits.
+        // `distance` is below 2^63 and `end` is at most 2^32: the sum cannot overflow.
         let place = end + distance;
         if place >= elements {
             return Err(malformed(format!(
@@ -264,20 +265,20 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
     }
 }
 
-/// The class of an element of BF16: its exponent.
+/// Returns the class of a BF16 element: its exponent.
 fn class_of(bits: u16) -> usize {
     usize::from(bits >> 7 & 0xff)
 }
 
-/// The elements of a class that version 3 stores: the ranks of those that change, or of those that
-/// do not change if these are fewer.
+/// A class of version 3: the ranks of its changed elements, or of its unchanged ones if those are
+/// fewer.
 struct Class {
     size: u64,
     ranks: Vec<u32>,
     complement: bool,
 }
 
-/// Version 3: Rice codes of ranks, by the exponent of the old element.
+/// Writes positions for version 3: Rice codes of ranks, by the exponent of the old element.
 pub(crate) fn write_classes(places: &[u32], old: &[u8]) -> Result<Vec<u8>> {
     if places.is_empty() {
         return Ok(Vec::new());
@@ -315,7 +316,7 @@ pub(crate) fn write_classes(places: &[u32], old: &[u8]) -> Result<Vec<u8>> {
     Ok([&classes.to_le_bytes()[..], &records, &blocks].concat())
 }
 
-/// The numbers below `size` that are not among these.
+/// Returns the numbers below `size` that are not among these.
 fn others(ranks: &[u32], size: u32) -> Vec<u32> {
     let mut among = ranks.iter().peekable();
     (0..size)
@@ -323,7 +324,7 @@ fn others(ranks: &[u32], size: u32) -> Vec<u32> {
         .collect()
 }
 
-/// `count` ascending positions of version 3.
+/// Reads `count` ascending positions of version 3.
 pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result<Vec<u32>> {
     if count == 0 {
         return if bytes.is_empty() {
@@ -380,8 +381,8 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
             "the classes have {total} positions of {count}, or bytes follow them"
         )));
     }
-    // From here on `size` counts the elements of the class that have been met, and `next` its
-    // ranks.
+    // From here on, `size` counts the elements of the class so far, and `next` the ranks that were
+    // used.
     let mut next = [0_usize; 256];
     let mut places = Vec::with_capacity(count);
     for (place, bits) in (0_u64..).zip(pairs(old)) {
@@ -401,7 +402,8 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
     Ok(places)
 }
 
-/// Versions 2 and 3: how far the bits of values go up or down. Both are one for each position.
+/// Writes values for versions 2 and 3: by how much their bits go up or down, one difference for
+/// each position.
 pub(crate) fn write_steps(values: &[[u16; 2]]) -> Vec<u8> {
     let (mut bytes, mut long) = (Vec::with_capacity(values.len()), Vec::new());
     for [old, new] in values {
@@ -419,7 +421,7 @@ pub(crate) fn write_steps(values: &[[u16; 2]]) -> Vec<u8> {
     bytes
 }
 
-/// The differences between the bits of `count` new values and old ones.
+/// Reads the differences between the bits of `count` new values and old ones.
 pub(crate) fn read_steps(bytes: &[u8], count: usize) -> Result<Vec<u16>> {
     let (short, long) = bytes
         .split_at_checked(count)
@@ -450,7 +452,7 @@ pub(crate) fn read_steps(bytes: &[u8], count: usize) -> Result<Vec<u16>> {
 mod tests {
     use super::*;
 
-    /// BF16 elements whose exponents are 0, 1, 2, 0, and so on.
+    /// Makes BF16 elements whose exponents are 0, 1, 2, 0, and so on.
     fn elements(count: u16) -> Vec<u8> {
         (0..count)
             .flat_map(|number| ((number % 3) << 7 | 5).to_le_bytes())
@@ -490,7 +492,7 @@ mod tests {
                 places
             );
         }
-        // Long gaps and quotients.
+        // Long gaps, and long quotients.
         let far: Vec<u32> = (0..100)
             .chain([70_000, 70_001, 135_536, 135_536 + 65_535, u32::MAX - 1])
             .collect();

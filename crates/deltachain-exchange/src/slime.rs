@@ -1,13 +1,14 @@
 //! The directories of slime, which miles, `SGLang`, Stitch and `ModelExpress` read, too.
 //!
-//! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the
-//! tensor's name), and in `__metadata__` the checksum of the tensor's new bytes. It appears when
-//! `model.safetensors.index.json` is in it. Its `metadata` gives the version, the base's version,
-//! the encoding and the checksum. A frame holds the exclusive or of all old and new bytes (`xor`),
-//! or a `u32` count, as many `u32` positions of bytes, and as many new bytes (`overwrite`).
+//! A directory `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor
+//! (`U8`, under the tensor's name), and in `__metadata__` the checksum of the tensor's new bytes.
+//! The directory is complete when it contains `model.safetensors.index.json`, whose `metadata`
+//! gives the version, the base's version, the encoding and the checksum. A frame holds the
+//! exclusive or of all old and new bytes (`xor`), or a `u32` count, that many `u32` positions of
+//! bytes, and that many new bytes (`overwrite`).
 //!
-//! It knows no dtypes, so it carries all of them. It has no digest of the base, and says nothing of
-//! tensors that do not change.
+//! The layout has no dtypes, so it carries all of them. It has no digest of the base, and nothing
+//! about tensors that do not change.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -38,7 +39,7 @@ const LEVEL: i32 = 1;
 pub enum Encoding {
     /// The exclusive or of all bytes. A reader must apply it exactly once.
     Xor,
-    /// Positions of bytes, and new bytes.
+    /// Positions of changed bytes, and the new bytes.
     Overwrite,
 }
 
@@ -79,7 +80,7 @@ impl Checksum {
         }
     }
 
-    /// Whether `text` is the checksum of these bytes. Some writers give Adler-32 as a decimal
+    /// True if `text` is the checksum of these bytes. Some writers give Adler-32 as a decimal
     /// number.
     fn is_of(self, text: &str, bytes: &[u8]) -> bool {
         text.eq_ignore_ascii_case(&self.of(bytes))
@@ -102,8 +103,8 @@ struct IndexMetadata {
     checksum_format: String,
 }
 
-/// The index of a delta; `None` if it is that of a whole checkpoint, which trainers write in
-/// between.
+/// Reads the index of a delta; `None` if it belongs to a whole checkpoint, which trainers write now
+/// and then.
 fn read_index(directory: &Path) -> Result<Option<Index>> {
     let path = directory.join(INDEX);
     let reading = |error| Error::io("reading", error).in_file(&path);
@@ -128,7 +129,7 @@ fn read_index(directory: &Path) -> Result<Option<Index>> {
     }
 }
 
-/// Takes the state from a whole checkpoint.
+/// Copies the state of a whole checkpoint.
 fn take(
     checkpoint: &Path,
     base: &dyn State,
@@ -186,7 +187,7 @@ pub(crate) fn apply(
             metadata.compression_format
         )));
     }
-    // Nothing changes: then there may be no file at all.
+    // If nothing changes, there may be no file at all.
     let envelope = if index.weight_map.is_empty() {
         None
     } else {

@@ -1,10 +1,10 @@
-//! The work of all layouts on the tensors of two states.
+//! Work on the tensors of two states that all layouts share.
 
 use deltachain::tensor::{State, TensorInfo};
 use deltachain::{Error, Result};
 use rayon::prelude::*;
 
-/// Passes if both states have the same tensors: names, dtypes and shapes.
+/// Checks that both states have the same tensors: names, dtypes and shapes.
 pub(crate) fn same(base: &[TensorInfo], target: &[TensorInfo]) -> Result<()> {
     let find = |among: &[TensorInfo], info: &TensorInfo| {
         among
@@ -31,7 +31,7 @@ pub(crate) fn same(base: &[TensorInfo], target: &[TensorInfo]) -> Result<()> {
     }
 }
 
-/// All bytes of a tensor.
+/// Reads all bytes of a tensor.
 pub(crate) fn bytes_of(state: &dyn State, tensor: usize) -> Result<Vec<u8>> {
     let info = state
         .tensors()
@@ -42,14 +42,14 @@ pub(crate) fn bytes_of(state: &dyn State, tensor: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A length as one of memory.
+/// Converts a length to one in memory.
 pub(crate) fn address(length: u64) -> Result<usize> {
     usize::try_from(length)
         .map_err(|_| Error::usage(format!("{length} bytes exceed the address space")))
 }
 
-/// Does `work` for each of the numbers below `count`, several at once. The error is the one of the
-/// first that fails.
+/// Calls `work` with each number below `count`, in parallel; returns the results, or the error of
+/// the lowest number that failed.
 pub(crate) fn each<T: Send>(
     count: usize,
     work: impl Fn(usize) -> Result<T> + Sync,
@@ -58,14 +58,14 @@ pub(crate) fn each<T: Send>(
     results.into_iter().collect()
 }
 
-/// Changes `bytes` to their exclusive or with as many others.
+/// Replaces `bytes` with their exclusive or with `others`, which are as many.
 pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
     for (byte, other) in bytes.iter_mut().zip(others) {
         *byte ^= other;
     }
 }
 
-/// The elements of two bytes, and where they differ: position, old and new bits.
+/// Returns the changed elements of two bytes each: their positions, and their old and new bits.
 pub(crate) fn changed_pairs(old: &[u8], new: &[u8]) -> (Vec<u64>, Vec<[u16; 2]>) {
     let (mut places, mut bits) = (Vec::new(), Vec::new());
     for (place, (old, new)) in (0_u64..).zip(pairs(old).zip(pairs(new))) {
@@ -77,7 +77,7 @@ pub(crate) fn changed_pairs(old: &[u8], new: &[u8]) -> (Vec<u64>, Vec<[u16; 2]>)
     (places, bits)
 }
 
-/// The elements of two bytes.
+/// Returns the elements of two bytes each.
 pub(crate) fn pairs(bytes: &[u8]) -> impl ExactSizeIterator<Item = u16> {
     bytes
         .as_chunks::<2>()

@@ -1,14 +1,14 @@
-//! The patches that the asynchronous GRPO trainer of TRL proposed: a safetensors file with
-//! positions and new values.
+//! The patches proposed for the asynchronous GRPO trainer of TRL: a safetensors file with positions
+//! and new values.
 //!
-//! The later form has `NAME.idx` and `NAME.val` for a changed tensor, and in `__metadata__` the
-//! `encoding` of all positions. `raw` means `I32` positions. `gap_delta` means the number of
+//! The later form has `NAME.idx` and `NAME.val` for a changed tensor, and the `encoding` of all
+//! positions in `__metadata__`. `raw` means `I32` positions. `gap_delta` means the number of
 //! elements between two changes, as `U16`, or as `U32` for a tensor with a gap of 2^16 or more. The
 //! first form has `NAME.indices` (`I32`) and `NAME.values`. Values are BF16, whatever the tensor's
 //! dtype.
 //!
-//! There is no checksum, no base and no version in it: a damaged file, or one for another base,
-//! cannot be noticed unless it breaks its own form.
+//! A patch names no base, and has no checksum: a damaged file, or one for another base, cannot be
+//! noticed unless it breaks its own form.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ use crate::tensors::{bytes_of, changed_pairs, each};
 /// Coding of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// The number of elements between two that change.
+    /// Number of elements between two changed ones.
     GapDelta,
     /// Positions.
     Raw,
@@ -74,7 +74,7 @@ impl Form {
         }
     }
 
-    /// Positions from their bytes, strictly ascending.
+    /// Decodes positions, which are strictly ascending.
     fn places(self, dtype: Dtype, bytes: &[u8]) -> Result<Vec<u64>> {
         let numbers: Vec<u64> = match (self, dtype) {
             (Self::First | Self::Later(Encoding::Raw), Dtype::I32) => {
@@ -300,7 +300,7 @@ fn positions(encoding: Encoding, places: &[u64]) -> Result<(Dtype, Vec<u8>)> {
         .zip(ends)
         .map(|(place, end)| place - end)
         .collect();
-    // The widest gap decides for the whole tensor.
+    // The widest gap determines the dtype for the whole tensor.
     if let Ok(narrow) = gaps
         .iter()
         .map(|gap| u16::try_from(*gap).map(u16::to_le_bytes))

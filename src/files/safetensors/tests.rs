@@ -291,7 +291,8 @@ fn tensors_of_files_in_folders_carry_the_folder() {
         *state.layout()
     );
 
-    // Whatever else lies there, also in folders that are left out otherwise.
+    // Opening files by their names does not depend on other files, even in folders that are left
+    // out otherwise.
     write(
         root,
         &[("text/chain.json", b""), ("more/x.safetensors", &a)],
@@ -470,7 +471,7 @@ fn directories_that_are_not_one_model_are_refused() {
         write(folder.path(), files);
         usage(folder.path(), message);
     }
-    // The same files in folders beside each other, or in a folder and one in it.
+    // The same files in two sibling folders, or in a folder and in one inside it.
     let adapter = |files: &[&'static str]| {
         let folder = tempfile::tempdir().unwrap();
         for file in files {
@@ -522,8 +523,8 @@ fn directories_that_are_not_one_model_are_refused() {
             fs::remove_file(folder.path().join(parts)).unwrap();
         }
     }
-    // As sentence transformers and pipelines have them: other names of files or of tensors, other
-    // shapes, or not beside each other.
+    // Sentence transformers and pipelines have these: different names of files or tensors,
+    // different shapes, or folders that are not siblings.
     let wide = file_of(
         r#"{"a":{"dtype":"U8","shape":[1,2],"data_offsets":[0,2]}}"#,
         &[1, 2],
@@ -540,8 +541,8 @@ fn directories_that_are_not_one_model_are_refused() {
         let state = SafetensorsState::open(folder.path()).unwrap();
         state.check_one_model().unwrap();
     }
-    // Parts of one model may have the same tensors, and not all folders that say what they are
-    // have.
+    // These are accepted: parts with the same tensors that are not all configured as whole models,
+    // such parts of a pipeline, and other directories that look unusual.
     for files in [
         &[several[0], several[1]][..],
         &[
@@ -587,12 +588,12 @@ fn directories_that_are_not_one_model_are_refused() {
     }
 }
 
-/// How a file changes.
+/// A change of a file.
 #[cfg(unix)]
 type Change = fn(&Path);
 
-/// Ways to change a file that others read: in place, with the time of its last writing set back;
-/// another file in its place; cut; gone.
+/// Returns ways to change a file that is being read: overwritten in place, with its modification
+/// time restored; replaced by another file; cut; removed.
 #[cfg(unix)]
 fn changes() -> [(&'static str, Change); 4] {
     use std::os::unix::fs::FileExt;
@@ -669,7 +670,7 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
             let (old, new) = (model("old", 1), model("new", 2));
             let changed = if work == 0 { new.clone() } else { old.clone() }.join("a.safetensors");
             let once = AtomicBool::new(true);
-            // In the middle: some of it has been read, and some has not.
+            // Changes the file in the middle of the work, when a part of it has been read.
             let progress = |bytes: u64| {
                 if bytes > 0 && once.swap(false, Ordering::Relaxed) {
                     change(&changed);
@@ -723,7 +724,7 @@ fn shards_indexes_and_names_are_watched_too() {
         let kept = SafetensorsState::open_files(folder.path(), ["1.safetensors"]).unwrap();
         state.check_unchanged().unwrap();
         write(folder.path(), &[(name, b"other")]);
-        // Other files are no part of the state.
+        // Other files are not part of the state.
         let found = state
             .check_unchanged()
             .map_or_else(|error| error.message().to_owned(), |()| String::new());
@@ -731,7 +732,8 @@ fn shards_indexes_and_names_are_watched_too() {
             found.contains(text) && found.is_empty() == text.is_empty(),
             "{name}: {found}"
         );
-        // Second names for files of a directory that is kept change them, too, but nothing in them.
+        // A second name for a file of a kept directory changes the file's metadata, but not its
+        // content.
         fs::hard_link(
             folder.path().join("1.safetensors"),
             folder.path().join("second"),
@@ -812,7 +814,7 @@ fn outputs_are_never_inputs() {
             "{number}"
         );
     }
-    // The other end of a hub's links must not be replaced as a whole either; a base may be.
+    // The folder that a hub's links lead to must not be replaced as a whole either; a base may be.
     files::diff(&at("hub"), &at("dir"), &at("3"), &options).unwrap();
     assert!(
         apply("hub", "3", "blobs")

@@ -13,7 +13,7 @@ const ODD: &str = r#" {"z":{"shape":[2],"dtype":"U8","data_offsets":[0,2]}, "Ma\
 const ODD_DATA: [u8; 6] = [1, 2, 3, 4, 5, 6];
 const INDEX: &str = r#"{"weight_map": {"a":"2.safetensors", "b":"1.safetensors"}, "metadata":{"total_size":3,"note":[1]}}"#;
 
-/// Writes all of `state`, in small steps, and commits.
+/// Writes all of `state`, byte by byte, and commits.
 fn write(state: &impl State, staged: StagedSafetensors) -> Result<u64> {
     for (number, info) in state.tensors().iter().enumerate() {
         for offset in 0..info.bytes() {
@@ -122,7 +122,7 @@ fn an_equal_directory_is_equal_in_every_file() {
     assert!(expected.remove(".hidden").is_some() && expected.remove("folder").is_some());
     assert_eq!(contents(&after), expected);
     assert_eq!(expected.len(), 4);
-    // Replacing the base itself is allowed: everything is read before.
+    // Replacing the base itself is allowed: everything has been read before.
     let base = SafetensorsState::open(&after).unwrap();
     rewrite(&base, &after, true).unwrap();
     assert_eq!(contents(&after), expected);
@@ -160,7 +160,7 @@ fn a_changed_directory_gets_a_new_index() {
     other.insert("c", Dtype::U8, &[], vec![5]).unwrap();
     let other_map = serde_json::json!({ "a": "2.safetensors", "c": "2.safetensors" });
 
-    // The same tensors in the same files yet another size; then the same size, yet other tensors.
+    // First the same tensors with another total size, then other tensors with the same one.
     for (target, total_size, weight_map) in [(wider, 5, wider_map), (other, 3, other_map)] {
         let layout = base.layout().carried_over(target.tensors()).unwrap();
         let staged =
@@ -258,7 +258,7 @@ fn what_exists_is_kept_unless_it_is_to_be_replaced() {
         StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), replace)
     };
 
-    // It appears after the check.
+    // The output appears after the check.
     let staged = create(true).unwrap();
     fs::create_dir(&out).unwrap();
     refused(staged.commit(), "only a file");
@@ -336,7 +336,7 @@ fn dropping_leaves_nothing() {
         drop(staged);
         assert_eq!(contents(folder.path()).len(), 1);
     }
-    // A file of the base that vanishes is found late.
+    // The absence of a file of the base is only noticed by the commit.
     fs::write(base.path().join("late"), "").unwrap();
     let base = SafetensorsState::open(base.path()).unwrap();
     let out = folder.path().join("out");
@@ -427,7 +427,8 @@ fn permissions_are_the_usual_ones() {
     assert_eq!(mode("directory/m.safetensors"), mode("plain"));
 }
 
-/// A pipeline: two parts with the same tensors, one of them in several files, and a tokenizer.
+/// Makes a pipeline: two parts with the same tensors, one of them in several files, and a
+/// tokenizer.
 fn make_pipeline(folder: &Path) -> SafetensorsState {
     let a = file_of(
         r#"{ "a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#,
@@ -458,7 +459,7 @@ fn make_pipeline(folder: &Path) -> SafetensorsState {
     SafetensorsState::open(folder).unwrap()
 }
 
-/// Names and contents of the files in a directory and its folders.
+/// Returns names and contents of the files in a directory and its folders.
 fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let names = crate::files::ModelListing::of(folder).unwrap().files;
     names
@@ -488,7 +489,8 @@ fn an_equal_pipeline_is_equal_in_every_folder() {
             .map(|bytes| bytes.len() as u64)
             .sum::<u64>()
     );
-    // Without the base: other headers, another index and no other files, but the same tensors.
+    // Without the base, headers and index differ and there are no other files, but the tensors are
+    // the same.
     fs::remove_dir_all(&after).unwrap();
     write(
         &base,
@@ -530,7 +532,7 @@ fn a_pipeline_is_replaced_if_no_folder_is_lost() {
         refused(rewrite(&base, &before, true), lost);
         fs::remove_dir(before.join(lost)).unwrap();
     }
-    // Nothing would be written there any more.
+    // Without the base, no file would be written to this folder.
     let staged = StagedSafetensors::create(&before, base.tensors(), base.layout(), None, true);
     refused(staged, "\"text/tokenizer\"");
     #[cfg(unix)]

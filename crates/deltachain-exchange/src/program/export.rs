@@ -28,7 +28,7 @@ pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
         bytes.saturating_mul(1 + 2 * links.len() as u64),
     );
 
-    // All that can be known without decoding comes before anything is written.
+    // All checks that need no decoding come before anything is written.
     let readers: Vec<_> = links.iter().map(|link| &link.reader).collect();
     check_sequence(&readers)?;
     let mut tables = vec![StateTable::of(&base, &meter)?];

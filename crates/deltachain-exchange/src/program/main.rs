@@ -1,5 +1,6 @@
-//! The program `deltachain-exchange`: makes links of the deltas of other systems, and writes links
-//! as such deltas. Its options, output and exit codes are those of the tool.
+//! The program `deltachain-exchange`: makes links from the deltas of other systems, and writes
+//! links as such deltas. Its global options, its output and its exit codes are the same as those of
+//! the tool.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,20 +1,20 @@
-//! The structure of a zstd frame as SPEC section 5 wants it: a walk that was written from that text
-//! and shares nothing with the library's.
+//! The structure of a zstd frame as SPEC section 5 requires it: a parser that was written from that
+//! text and shares no code with the library's.
 
-/// Bytes of the largest window.
+/// Size of the largest window, in bytes.
 const MOST_WINDOW: u64 = 1 << 25;
 const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// What the walk finds.
+/// Result of the walk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Structure {
     /// The rule that is broken first.
     Wrong(&'static str),
-    /// Right, and what the frame holds, if none of its blocks is compressed.
+    /// The structure is right; `content` is the frame's content if no block is compressed.
     Right { content: Option<Vec<u8>> },
 }
 
-/// Walks over a frame that is to give `raw_length` bytes.
+/// Walks over a frame whose content should have `raw_length` bytes.
 pub(crate) fn of(frame: &[u8], raw_length: u64) -> Structure {
     walk(frame, raw_length).unwrap_or_else(Structure::Wrong)
 }
@@ -75,7 +75,7 @@ fn walk(frame: &[u8], raw_length: u64) -> Result<Structure, &'static str> {
         let found = content.len() as u64;
         require(found <= raw_length)?;
     }
-    // No decoder can give more; with no compressed block it is exactly the length.
+    // Compressed blocks cannot yield more; without them, the length must be exact.
     require(raw_length <= content.len() as u64 + compressed * most)?;
     if descriptor >> 2 & 1 == 1 {
         take(4)?;
@@ -90,7 +90,7 @@ fn require(holds: bool) -> Result<(), &'static str> {
     if holds { Ok(()) } else { Err("R-STR-02") }
 }
 
-/// A little-endian number of up to 8 bytes.
+/// Reads a little-endian number of up to 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -299,8 +299,8 @@ impl Job<'_> {
         })
     }
 
-    /// Makes the links of all routes, and adds each as soon as it is made. Returns the link from the
-    /// head, which is not added, if nothing has changed and that is to make no version.
+    /// Makes the links of all routes, and adds each as soon as it is made. Returns the link from
+    /// the head, which is not added, if nothing has changed and that is to make no version.
     fn make_links(
         &self,
         bases: &mut Bases<'_>,
