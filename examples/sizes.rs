@@ -160,7 +160,8 @@ impl Pair {
                 .flat_map(|(_, data)| data.iter().copied())
                 .collect::<Vec<u8>>()
         };
-        let (old, new) = (data(&self.base), data(&self.target));
+        let old = data(&self.base);
+        let new = data(&self.target);
         if self.base.tensors() != self.target.tensors() {
             return Err(format!("{}: the tensors differ", self.name).into());
         }

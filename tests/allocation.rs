@@ -75,7 +75,8 @@ fn reseal(file: &mut [u8], segments: &[(usize, Range<usize>)], changed: usize) {
 
 /// Replaces each byte of good files by bytes that are large numbers in some interpretation.
 fn damaged_files_cannot() {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for (name, dtype, length) in [
         ("a", Dtype::BF16, 64),
         ("b", Dtype::U8, 40),
@@ -238,7 +239,8 @@ fn files_made_for_it_cannot() {
         [&[1, parameter][..], widths, &varint(count), &varint(count)].concat()
     };
     let half = LANES as u64 / 2;
-    let (zeros, ones) = (vec![0; LANES], vec![0xFF; LANES]);
+    let zeros = vec![0; LANES];
+    let ones = vec![0xFF; LANES];
     // Every gap is escaped, with escapes as long as the limit allows.
     let gap_escapes = [0xFF, 0xFF, 0xFF, 1].repeat(LANES);
     let bitmap = segment(&[
@@ -384,7 +386,8 @@ fn changing_memory_allocates_nothing() {
             .unwrap();
         state
     };
-    let (base, target) = (state(1, "removed"), state(2, "new"));
+    let base = state(1, "removed");
+    let target = state(2, "new");
     let mut file = Vec::new();
     diff(&base, &target, &DiffOptions::default(), &mut file).unwrap();
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
@@ -423,7 +426,8 @@ fn changing_memory_of_others_allocates_little() {
             .unwrap();
         state
     };
-    let (base, target) = (state(1), state(2));
+    let base = state(1);
+    let target = state(2);
     let mut file = Vec::new();
     diff(
         &base,

@@ -196,7 +196,9 @@ mod tests {
             &[None, Some(1), Some(1), Some(2)],
             &[(IN_PLACE.0, "0 2"), (DIRECT.0, "1")],
         );
-        let (state, shards, assets) = (parent, vec![parent], Vec::new());
+        let state = parent;
+        let shards = vec![parent];
+        let assets = Vec::new();
         let mut commit = Commit {
             version,
             parent,

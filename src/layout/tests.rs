@@ -105,7 +105,8 @@ fn json_has_one_form_and_comes_back() {
 fn what_is_no_layout_is_refused() {
     let one = r#"{"files":[{"name":null,"metadata":null,"tensors":null}]}"#;
     let two = r#"{"files":[{"name":"a.safetensors","metadata":{"a":"b","c":"d"},"tensors":["v","x"]},{"name":"b.safetensors","metadata":null,"tensors":["w"]}]}"#;
-    let (of_one, of_two) = (["v"], ["v", "w", "x"]);
+    let of_one = ["v"];
+    let of_two = ["v", "w", "x"];
     assert!(
         Layout::parse(one, &tensors(&of_one)).is_ok()
             && Layout::parse(two, &tensors(&of_two)).is_ok()

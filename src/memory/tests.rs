@@ -162,7 +162,8 @@ fn noise(seed: u64, length: u64) -> Vec<u8> {
 
 /// Makes base and target.
 fn states(fates: &[(Fate, Dtype, u64, u64)]) -> (MemoryState, MemoryState) {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for (number, &(fate, dtype, lanes, seed)) in fates.iter().enumerate() {
         let name = &format!("tensor {number}");
         let width = dtype.lane_bytes();
@@ -487,7 +488,8 @@ fn tensors_may_alternate() {
         }
         state
     };
-    let (base, target) = (state(0), state(9));
+    let base = state(0);
+    let target = state(9);
     let table = StateTable {
         tensors: target.tensors().to_vec(),
         digests: StateDigests::of(&target, &()).unwrap(),
@@ -516,7 +518,8 @@ fn tensors_may_alternate() {
 
 #[test]
 fn what_does_not_belong_together_is_refused() {
-    let (base, target) = (one_tensor(vec![0; 400]), one_tensor(vec![1; 400]));
+    let base = one_tensor(vec![0; 400]);
+    let target = one_tensor(vec![1; 400]);
     let table = StateTable {
         tensors: target.tensors().to_vec(),
         digests: StateDigests::of(&target, &()).unwrap(),

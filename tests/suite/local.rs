@@ -122,7 +122,8 @@ fn special_values() {
 /// Lanes of these dtypes change rarely, mostly or all, a little or to any value.
 #[test]
 fn all_densities_and_lengths() {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     let mut number = 0;
     for dtype in [
         Dtype::U8,
@@ -193,7 +194,8 @@ fn several_pieces() {
     new[(16 << 20) + 20_000..]
         .iter_mut()
         .for_each(|byte| *byte = byte.wrapping_mul(91));
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for (name, dtype, lanes) in [
         ("a", Dtype::U8, bytes.into()),
         ("b", Dtype::BF16, u64::from(bytes) / 2),

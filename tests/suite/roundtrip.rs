@@ -105,7 +105,7 @@ proptest! {
     fn a_part_of_the_target_needs_that_part_of_the_base(a in state(), b in state(), seed: u64, chosen: u64) {
         let target = successor(&a, seed, 10, &b);
         let is_taken = |name: &str| (chosen >> (name.bytes().map(u64::from).sum::<u64>() % 64)) & 1 == 1;
-        let (base_part, target_part) = (part_of(&a, is_taken), part_of(&target, is_taken));
+        let base_part = part_of(&a, is_taken); let target_part = part_of(&target, is_taken);
         let file = link(&a, &target, Profile::Compact);
         let reader = open(&file);
         let table = |state: &MemoryState| StateTable::of(state, &()).unwrap();
@@ -171,7 +171,8 @@ fn tensors_of_several_pieces_and_segments() {
         .step_by(1009)
         .for_each(|byte| *byte = byte.wrapping_add(1));
     *new.last_mut().unwrap() ^= 0x80;
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     base.insert("big", Dtype::F8_E4M3, &[length as u64], old)
         .unwrap();
     target
@@ -226,7 +227,8 @@ fn tensors_of_several_pieces_and_segments() {
 
 #[test]
 fn reports_count_what_happened() {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     base.insert("w", Dtype::BF16, &[4], vec![1, 0, 2, 0, 3, 0, 4, 0])
         .unwrap();
     target
@@ -271,7 +273,8 @@ fn the_link_is_the_same_wherever_states_are_and_whatever_is_known_of_them() {
     };
     let digests = StateDigests::of(&base, &()).unwrap();
     assert_eq!(made(&base, &target, Some(&digests)).unwrap(), expected);
-    let (old, new) = (NotInMemory(base.clone()), NotInMemory(target.clone()));
+    let old = NotInMemory(base.clone());
+    let new = NotInMemory(target.clone());
     assert_eq!(StateDigests::of(&old, &()).unwrap(), digests);
     for (old, new) in [
         (&old as &dyn State, &new as &dyn State),
@@ -315,7 +318,8 @@ impl Source for Counting<'_> {
 /// Many small tensors share a segment: it is read and decoded once, not once for each tensor.
 #[test]
 fn shared_segments_are_read_once() {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for number in 0..300_u64 {
         // Neighbours by name have different dtypes, and differ in whether all or a few of their
         // lanes change.
@@ -333,7 +337,8 @@ fn shared_segments_are_read_once() {
     let reader =
         LinkReader::open(Counting(&file, AtomicUsize::new(0)), &Limits::default()).unwrap();
     let reads = || reader.source().1.load(Ordering::Relaxed);
-    let (opened, segments) = (reads(), reader.index().segments.len());
+    let opened = reads();
+    let segments = reader.index().segments.len();
     assert!(segments >= 4, "{segments}");
     assert_eq!(
         reader.patches(|_| true, None).map(Result::unwrap).count(),

@@ -253,7 +253,8 @@ fn the_documents_of_the_smallest_chain_are_read() {
             .next()
             .unwrap()
     };
-    let (chain, commit) = (document("chain").as_bytes(), document("commit").as_bytes());
+    let chain = document("chain").as_bytes();
+    let commit = document("commit").as_bytes();
     let limits = Limits::default();
     let first = ChainDocument::parse(chain, &limits).unwrap();
     assert_eq!(

@@ -175,7 +175,8 @@ pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
 /// Makes two states with -0, NaN payloads, infinities, scalars, empty tensors, odd names, and all
 /// kinds of changes.
 pub(crate) fn special_pair() -> (MemoryState, MemoryState) {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     let floats = |bits: &[u32]| {
         bits.iter()
             .flat_map(|bits| bits.to_le_bytes())

@@ -86,7 +86,8 @@ fn constants_are_those_of_the_library() {
         .iter()
         .map(|row| {
             let is_sign_magnitude = row["sign_magnitude"].as_bool().unwrap();
-            let (code, bits) = (number(&row["code"]), number(&row["bits"]));
+            let code = number(&row["code"]);
+            let bits = number(&row["bits"]);
             (
                 code,
                 text(&row["name"]),
@@ -100,7 +101,8 @@ fn constants_are_those_of_the_library() {
     let known: Vec<_> = Dtype::all()
         .map(|dtype| {
             let name = dtype.name().to_owned();
-            let (lane_bytes, exponent_bits) = (dtype.lane_bytes() as u64, dtype.exponent_bits());
+            let lane_bytes = dtype.lane_bytes() as u64;
+            let exponent_bits = dtype.exponent_bits();
             (
                 u64::from(dtype.code()),
                 name,
@@ -149,11 +151,9 @@ fn constants_are_those_of_the_library() {
 #[test]
 fn digests_are_those_of_the_table() {
     for row in rows("tensor_digests") {
-        let (multiply, add, modulus) = (
-            number(&row["multiply"]),
-            number(&row["add"]),
-            number(&row["modulus"]),
-        );
+        let multiply = number(&row["multiply"]);
+        let add = number(&row["add"]);
+        let modulus = number(&row["modulus"]);
         let data: Vec<u8> = (0..number(&row["bytes"]))
             .map(|at| u8::try_from((at * multiply + add) % modulus).unwrap())
             .collect();
@@ -471,11 +471,9 @@ fn keys_and_notes_are_those_of_the_tables() {
     }
     for row in rows("notes") {
         let trust = Trust::new(keys(&row).unwrap(), 1).unwrap();
-        let (version, commit, content) = (
-            number(&row["version"]),
-            digest(&row["commit"]),
-            bytes(&row["note"]),
-        );
+        let version = number(&row["version"]);
+        let commit = digest(&row["commit"]);
+        let content = bytes(&row["note"]);
         let name = ObjectName::Signature {
             version,
             commit,
@@ -505,11 +503,9 @@ fn sums_are_those_of_the_tables() {
         Sums::new([a, b].map(|number| u32::try_from(number).unwrap())).unwrap()
     };
     for row in rows("sums") {
-        let (place, data, expected) = (
-            number(&row["place"]),
-            bytes(&row["bytes"]),
-            sums(&row["sums"]),
-        );
+        let place = number(&row["place"]);
+        let data = bytes(&row["bytes"]);
+        let expected = sums(&row["sums"]);
         let lanes: Vec<u32> = (u32::try_from(place).unwrap()..).take(data.len()).collect();
         assert_eq!(Sums::of_lanes(1, &lanes, &data), expected, "{row}");
         if place.is_multiple_of(2) {

@@ -53,7 +53,8 @@ pub fn holds(room: &MemoryState, state: &impl State) -> bool {
 /// If the patch is for another tensor, or reaches outside its tensor.
 pub fn patch(out: &MemoryWriter<'_>, infos: &[TensorInfo], patch: &Patch<'_>) -> Result {
     let tensor = find(infos, patch.tensor.name()).ok_or("no such tensor")?;
-    let (width, first) = (patch.dtype().lane_bytes(), patch.lanes.start);
+    let width = patch.dtype().lane_bytes();
+    let first = patch.lanes.start;
     let bytes = first * width as u64..patch.lanes.end * width as u64;
     let done = out.fill(tensor, bytes, &mut |own| match (&patch.indices, width) {
         (None, _) => {
@@ -93,7 +94,8 @@ mod tests {
 
     #[test]
     fn what_is_copied_is_held() {
-        let (mut state, mut other) = (MemoryState::new(), MemoryState::new());
+        let mut state = MemoryState::new();
+        let mut other = MemoryState::new();
         state.insert("a", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
         other.insert("a", Dtype::U8, &[3], vec![1, 2, 4]).unwrap();
         let mut room = MemoryState::zeros(state.tensors()).unwrap();

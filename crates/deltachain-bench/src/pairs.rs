@@ -36,10 +36,8 @@ impl Pair {
     /// # Errors
     /// None.
     pub fn repeated(self, name: &str, times: usize) -> Result<Pair<Repeated>> {
-        let (base, target) = (
-            Repeated::new(self.base, times)?,
-            Repeated::new(self.target, times)?,
-        );
+        let base = Repeated::new(self.base, times)?;
+        let target = Repeated::new(self.target, times)?;
         Ok(Pair {
             name: name.to_owned(),
             base,
@@ -161,7 +159,8 @@ fn of_lanes(name: &str, tensors: &[u64], density: f64) -> Result<Pair> {
             (number, old, new)
         })
         .collect();
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for ((number, old, new), &lanes) in data.into_iter().zip(tensors) {
         let tensor = format!("layers.{number:05}.weight");
         base.insert(&tensor, Dtype::BF16, &[lanes], old)?;
@@ -247,10 +246,8 @@ mod tests {
         for density in [0.001, 0.01, 0.05] {
             let pair = synthetic("s", 2, density).unwrap();
             assert_eq!(pair.bytes(), 2 << 20);
-            let (old, new) = (
-                pair.base.iter().next().unwrap().1,
-                pair.target.iter().next().unwrap().1,
-            );
+            let old = pair.base.iter().next().unwrap().1;
+            let new = pair.target.iter().next().unwrap().1;
             let lanes = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0);
             let changed = u32::try_from(lanes.filter(|(old, new)| old != new).count()).unwrap();
             let found = f64::from(changed) / f64::from(1 << 20);
@@ -272,7 +269,8 @@ mod tests {
             )
             .unwrap();
             let bytes = |state: &MemoryState| state.iter().next().unwrap().1.to_vec();
-            let (old, new) = (bytes(&before), bytes(&walk.state));
+            let old = bytes(&before);
+            let new = bytes(&walk.state);
             let changed = old
                 .as_chunks::<2>()
                 .0

@@ -120,7 +120,8 @@ pub fn simulate(scene: &Scene) -> Outcome {
         .collect();
     let mut held = vec![0_u32; scene.followers];
     let mut regions: [Region; REGIONS] = Default::default();
-    let (mut now, mut requests) = (0.0, 0.0);
+    let mut now = 0.0;
+    let mut requests = 0.0;
     let mut outcome = Outcome {
         lags: Vec::new(),
         bytes: 0.0,

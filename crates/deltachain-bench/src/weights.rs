@@ -43,7 +43,8 @@ impl Step {
 /// one power of two to the next smaller one, mostly by one unit in the last place.
 pub(crate) fn neighbours(seed: u64, lanes: u64, density: f64) -> (Vec<u8>, Vec<u8>) {
     let step = Step::new(density);
-    let (mut old, mut new) = (Vec::new(), Vec::new());
+    let mut old = Vec::new();
+    let mut new = Vec::new();
     let mut random = Random(seed << 32);
     for _ in 0..lanes {
         let [b0, b1, b2, b3, rest @ ..] = random.next().to_le_bytes();

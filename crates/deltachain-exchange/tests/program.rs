@@ -75,7 +75,8 @@ impl Folder {
     fn with_links() -> Self {
         let folder = Self::new();
         for number in 1..4 {
-            let (base, target) = (step(number - 1), step(number));
+            let base = step(number - 1);
+            let target = step(number);
             let link = folder.at(&format!("{number}.dcf"));
             diff(
                 Path::new(&base),
@@ -130,7 +131,8 @@ impl Folder {
     /// Runs the program twice, for people and for JSON. Both times it must refuse with this class,
     /// rule and exit code, and leave the directory as it was. Returns the JSON error.
     fn refused(&self, arguments: &[&str], class: &str, rule: Option<&str>) -> Value {
-        let (before, code) = (self.contents(), Some(if class == "USAGE" { 2 } else { 1 }));
+        let before = self.contents();
+        let code = Some(if class == "USAGE" { 2 } else { 1 });
         let ran = self.run(arguments);
         let headline = rule.map_or_else(
             || format!("error: {class}: "),
@@ -269,7 +271,8 @@ fn a_chain_gets_a_version_for_each_delta() {
 fn a_whole_checkpoint_between_deltas_is_a_version_as_well() {
     let folder = Folder::with_links();
     let deltas = folder.exported(LAYOUTS[0].0, LAYOUTS[0].1);
-    let (second, shard) = (Path::new(&deltas[1]), "model-00001-of-00001.safetensors");
+    let second = Path::new(&deltas[1]);
+    let shard = "model-00001-of-00001.safetensors";
     let write_index = |metadata: &str| {
         let state = SafetensorsState::open(step(2)).unwrap();
         let names: Vec<String> = state

@@ -222,10 +222,8 @@ fn table(state: &MemoryState) -> StateTable {
 }
 
 fn checked(writer: Writer, base: &MemoryState, target: &MemoryState) -> Result<()> {
-    let (checked, folder) = (
-        writer.check(&table(base), &table(target)),
-        tempdir().unwrap(),
-    );
+    let checked = writer.check(&table(base), &table(target));
+    let folder = tempdir().unwrap();
     let written = write(writer, &[base.clone(), target.clone()], folder.path());
     assert_eq!(checked.is_ok(), written.is_ok(), "{writer:?}");
     assert!(written.is_ok() || files(folder.path()).is_empty());
@@ -255,7 +253,8 @@ fn what_a_layout_cannot_carry_is_refused_before_anything_is_written() {
         refused(checked(writer, &base, &other), "nan");
 
         // A tensor of another dtype, with and without a change.
-        let (mut base, mut target) = (base.clone(), target.clone());
+        let mut base = base.clone();
+        let mut target = target.clone();
         base.insert("f32", Dtype::F32, &[1], vec![0; 4]).unwrap();
         target.insert("f32", Dtype::F32, &[1], vec![0; 4]).unwrap();
         let unchanged = checked(writer, &base, &target);

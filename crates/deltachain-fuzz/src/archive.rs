@@ -181,7 +181,8 @@ impl Archive {
     /// Returns the objects with their names and contents: as they were when the reader reached the
     /// version held, and as they are now.
     pub(crate) fn stores(&self) -> (Store, Store) {
-        let (mut before, mut now) = (Store::default(), Store::default());
+        let mut before = Store::default();
+        let mut now = Store::default();
         let mut contents: Vec<Vec<u8>> = Vec::new();
         for object in &self.objects {
             let kind = object.kind % GONE % KINDS;

@@ -147,10 +147,8 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             .expect("all layouts carry this");
         let read = |path: &Path| fs::read(path).expect("what was written can be read");
         let bytes = if written.path.is_dir() {
-            let (index, shard) = (
-                read(&written.path.join(INDEX)),
-                read(&written.path.join(SHARD)),
-            );
+            let index = read(&written.path.join(INDEX));
+            let shard = read(&written.path.join(SHARD));
             let length = u16::try_from(index.len()).expect("the index is short");
             [&length.to_le_bytes()[..], &index, &shard].concat()
         } else {

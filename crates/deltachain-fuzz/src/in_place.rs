@@ -79,7 +79,8 @@ pub fn in_place(data: &[u8]) {
         return;
     };
 
-    let (base, last) = (&states[0], &states[states.len() - 1]);
+    let base = &states[0];
+    let last = &states[states.len() - 1];
     let (table, sums) = StateSums::hashed(base, &()).expect("memory can be read");
     let mut replay = Replay::new(table).with_sums(sums);
     if let Err(error) = links.iter().try_for_each(|link| replay.push(link)) {
@@ -303,7 +304,8 @@ fn flipped(state: &MemoryState, flips: &[(u8, u16, u8)]) -> MemoryState {
 /// Checks that the memory holds the last state, except for bits that were flipped in lanes that are
 /// the same in all states: nothing reads those.
 fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[MemoryState]) {
-    let (base, last) = (&states[0], &states[states.len() - 1]);
+    let base = &states[0];
+    let last = &states[states.len() - 1];
     let data_of = |state: &MemoryState, name: &str| {
         state
             .iter()

@@ -80,7 +80,8 @@ pub fn link(data: &[u8]) {
         let sums = link.sums().expect("memory can be read");
         assert!(sums.is_none_or(|sums| sums.entries.len() == link.index().tensors.len()));
     }
-    let (length, read) = (data.len() as u64, source.1.into_inner());
+    let length = data.len() as u64;
+    let read = source.1.into_inner();
     assert!(
         read <= length,
         "{read} bytes of {length} were read, so some were read twice"
@@ -152,7 +153,8 @@ pub fn segment(data: &[u8]) {
             .flat_map(|lane| lane.wrapping_mul(2_654_435_761).to_le_bytes())
             .collect();
         piece.resize(lanes as usize * dtype.lane_bytes(), 0);
-        let (before, coded) = (piece.clone(), decoded.coded_lanes(number));
+        let before = piece.clone();
+        let coded = decoded.coded_lanes(number);
         let applied = decoded.apply(number, &mut piece);
         refused_by_rule(&applied);
         if applied.is_ok() {
@@ -197,7 +199,8 @@ struct SegmentInput<'a> {
 fn read_segment_input(data: &[u8]) -> Option<SegmentInput<'_>> {
     let (&[coding, parts], mut rest) = data.split_first_chunk()?;
     let coding = coding_of(coding)?;
-    let (count, mut parts) = (parts % (PARTS + 1), Vec::new());
+    let count = parts % (PARTS + 1);
+    let mut parts = Vec::new();
     for _ in 0..count {
         let (&[dtype, low, high], others) = rest.split_first_chunk()?;
         let dtype = dtype_of(dtype).filter(|dtype| dtype.lane_bytes() == coding.lane_bytes)?;

@@ -25,7 +25,8 @@ impl Parts {
     /// Takes a file apart; `None` if its header is incomplete.
     pub(crate) fn of(file: &[u8]) -> Option<Self> {
         let (header, rest) = file.split_first_chunk::<HEADER_BYTES>()?;
-        let (stored, raw) = (u64_at(header, 88), u64_at(header, 96));
+        let stored = u64_at(header, 88);
+        let raw = u64_at(header, 96);
         let (stored, mut rest) = rest.split_at(
             usize::try_from(stored)
                 .unwrap_or(usize::MAX)

@@ -89,8 +89,9 @@ impl Step {
     pub(crate) fn after(&self, state: &MemoryState) -> MemoryState {
         let mut next = MemoryState::new();
         for (number, (info, data)) in state.iter().enumerate() {
-            let (mut dtype, mut shape, mut data) =
-                (info.dtype(), info.shape().to_vec(), data.to_vec());
+            let mut dtype = info.dtype();
+            let mut shape = info.shape().to_vec();
+            let mut data = data.to_vec();
             match self.changes.get(number).unwrap_or(&Change::Nothing) {
                 Change::Nothing => {}
                 Change::Remove => continue,
@@ -230,7 +231,8 @@ pub(crate) static DESCRIBED: LazyLock<(MemoryState, MemoryState)> =
     LazyLock::new(|| mixed(described()));
 
 fn mixed(dtypes: impl Iterator<Item = Dtype>) -> (MemoryState, MemoryState) {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for dtype in dtypes {
         let length = bytes_of(dtype, &[64]).expect("64 elements are whole bytes");
         let old = noise(dtype.code().into(), length);
@@ -254,9 +256,11 @@ fn mixed(dtypes: impl Iterator<Item = Dtype>) -> (MemoryState, MemoryState) {
 /// A pair for which the encoder uses contexts: many BF16 lanes, of which those with small exponents
 /// change often.
 pub(crate) static CONTEXTS: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     let mut random = fastrand::Rng::with_seed(1);
-    let (mut old, mut new) = (Vec::new(), Vec::new());
+    let mut old = Vec::new();
+    let mut new = Vec::new();
     for lane in 0..600_u32 {
         let exponent: u8 = if lane % 2 == 0 { 0x3C } else { 0x3F };
         let bytes = [random.u8(..), exponent];

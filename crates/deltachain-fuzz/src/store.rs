@@ -179,8 +179,10 @@ impl World {
             fault(faults[number])
                 .filter(|fault| *fault != Fault::Flip || call.path.contains("files/"))
         });
-        let (folder, state) = (folder(), start.state());
-        let (versions, subscriber) = (Vec::new(), None);
+        let folder = folder();
+        let state = start.state();
+        let versions = Vec::new();
+        let subscriber = None;
         Self {
             folder,
             clean,
@@ -392,7 +394,8 @@ impl World {
         assert!(commits.next().is_none(), "two commits at once");
         match (new, published) {
             (Some(new), Some((path, state, result))) => {
-                let (commit, number) = (Digest::of_bytes(&new), self.versions.len() as u64);
+                let commit = Digest::of_bytes(&new);
+                let number = self.versions.len() as u64;
                 let document =
                     Commit::parse(&new, &Limits::default()).expect("a commit that was written");
                 assert_eq!((document.version, document.state), (number, state));

@@ -69,10 +69,8 @@ fn seeds_regressions_and_verdicts() {
 /// every fault occurs.
 fn stores_are_used_and_fail(played: &[Played]) {
     let sum = |of: &dyn Fn(&Played) -> usize| played.iter().map(of).sum::<usize>();
-    let (versions, switches) = (
-        sum(&|played| played.versions),
-        sum(&|played| played.switches),
-    );
+    let versions = sum(&|played| played.versions);
+    let switches = sum(&|played| played.switches);
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     for (fault, count) in played.iter().flat_map(|played| &played.faults) {
         *faults.entry(fault).or_default() += count;

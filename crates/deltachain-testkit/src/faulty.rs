@@ -307,8 +307,10 @@ impl Control {
         prefix: Option<&Path>,
         listed: BoxStream<'static, Result<ObjectMeta>>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (control, prefix) = (Arc::clone(self), prefix.cloned().unwrap_or_default());
-        let (shown, hidden) = (Arc::clone(self), Arc::clone(&self.hidden.lock().unwrap()));
+        let control = Arc::clone(self);
+        let prefix = prefix.cloned().unwrap_or_default();
+        let shown = Arc::clone(self);
+        let hidden = Arc::clone(&self.hidden.lock().unwrap());
         let is_shown = move |meta: &Result<ObjectMeta>| {
             meta.as_ref()
                 .map_or(true, |meta| !hidden(meta.location.as_ref()))
@@ -357,11 +359,9 @@ impl ObjectStore for FaultyStore {
         let Some(wrong @ (Fault::Truncate | Fault::NoBody | Fault::Flip)) = fault else {
             return Ok(result);
         };
-        let (meta, range, attributes) = (
-            result.meta.clone(),
-            result.range.clone(),
-            result.attributes.clone(),
-        );
+        let meta = result.meta.clone();
+        let range = result.range.clone();
+        let attributes = result.attributes.clone();
         let extensions = std::mem::take(&mut result.extensions);
         let mut bytes = result.bytes().await?.to_vec();
         let middle = bytes.len() / 2;
@@ -418,9 +418,11 @@ impl ObjectStore for FaultyStore {
         &self,
         paths: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let (inner, control) = (Arc::clone(&self.inner), Arc::clone(&self.control));
+        let inner = Arc::clone(&self.inner);
+        let control = Arc::clone(&self.control);
         let deleted = paths.then(move |path| {
-            let (inner, control) = (Arc::clone(&inner), Arc::clone(&control));
+            let inner = Arc::clone(&inner);
+            let control = Arc::clone(&control);
             async move {
                 let path = path?;
                 control
@@ -464,7 +466,8 @@ struct FaultyUpload {
 #[async_trait]
 impl MultipartUpload for FaultyUpload {
     fn put_part(&mut self, payload: PutPayload) -> UploadPart {
-        let (control, path) = (Arc::clone(&self.control), self.path.clone());
+        let control = Arc::clone(&self.control);
+        let path = self.path.clone();
         let put = self.inner.put_part(payload);
         Box::pin(async move { control.write(Operation::Part, &path, put).await })
     }

@@ -87,7 +87,8 @@ fn travel(store: &Store, route: &Route, states: &[MemoryState]) -> MemoryState {
 /// Checks that all commits and routes documents mark exactly their direct routes. Returns the
 /// number of direct routes from versions, and of other routes from versions.
 pub fn marks(store: &Store) -> (usize, usize) {
-    let (mut direct, mut other) = (0, 0);
+    let mut direct = 0;
+    let mut other = 0;
     for object in store.objects().unwrap() {
         let bytes = store.get(object.name).unwrap().unwrap();
         let limits = Limits::default();

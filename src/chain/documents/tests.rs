@@ -344,8 +344,15 @@ fn a_commit() -> Commit {
 #[test]
 fn the_form_is_that_of_the_specification() {
     let hex = |digit: &str| digit.repeat(32);
-    let (d1, d2, d3, d4, d5) = (hex("01"), hex("02"), hex("03"), hex("04"), hex("05"));
-    let (d6, d7, d8, d9) = (hex("06"), hex("07"), hex("08"), hex("09"));
+    let d1 = hex("01");
+    let d2 = hex("02");
+    let d3 = hex("03");
+    let d4 = hex("04");
+    let d5 = hex("05");
+    let d6 = hex("06");
+    let d7 = hex("07");
+    let d8 = hex("08");
+    let d9 = hex("09");
     let expected = format!(
         "{{\"deltachain\":1,\"version\":3,\"parent\":\"{d1}\",\"state\":\"{d2}\",\"shards\":[\"{d3}\",\"{d4}\"],\
          \"routes\":[\
@@ -607,7 +614,8 @@ fn of_routes_that_begin_alike_the_one_with_fewer_files_comes_first() {
         files: files.to_vec(),
     };
     // The sizes have the same sum, and the second route begins with the digests of the first one.
-    let (short, long) = (route(&[file(9, 10)]), route(&[file(9, 7), file(1, 3)]));
+    let short = route(&[file(9, 10)]);
+    let long = route(&[file(9, 7), file(1, 3)]);
     assert!(short.order(&long).is_lt());
     let document = |routes: &[&Route]| RoutesDocument {
         version: 1,

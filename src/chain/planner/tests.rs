@@ -108,7 +108,8 @@ impl Store {
     /// Adds a routes document.
     fn with_routes(mut self, version: u64, generation: u64, routes: &[RouteGiven<'_>]) -> Self {
         let commit = self.digest(ObjectName::Commit(version));
-        let (routes, metadata) = (routes_of(version, routes), BTreeMap::new());
+        let routes = routes_of(version, routes);
+        let metadata = BTreeMap::new();
         let document = RoutesDocument {
             version,
             generation,
@@ -156,10 +157,8 @@ impl Store {
 
     #[expect(clippy::unnecessary_wraps, reason = "its callers need an option")]
     fn held(&self, version: u64) -> Option<VersionId> {
-        let (commit, chain) = (
-            self.digest(ObjectName::Commit(version)),
-            self.digest(ObjectName::Chain),
-        );
+        let commit = self.digest(ObjectName::Commit(version));
+        let chain = self.digest(ObjectName::Chain);
         Some(VersionId {
             version,
             commit,

@@ -252,7 +252,9 @@ mod tests {
 
     #[test]
     fn a_note_counts_for_those_who_signed_it() {
-        let (a, b, c) = (key("a", 1), key("b", 2), key("c", 3));
+        let a = key("a", 1);
+        let b = key("b", 2);
+        let c = key("c", 3);
         let note = made(&[a.clone(), b.clone()]);
         assert_eq!(counts(&note, &[&a, &b, &c]), ["a", "b"]);
         assert_eq!(counts(&note, &[&b]), ["b"]);
@@ -323,7 +325,9 @@ mod tests {
 
     #[test]
     fn a_wrong_signature_of_a_trusted_key_spoils_the_note() {
-        let (a, b, c) = (key("a", 1), key("b", 2), key("c", 3));
+        let a = key("a", 1);
+        let b = key("b", 2);
+        let c = key("c", 3);
         let note = made(&[a.clone(), b.clone()]);
         let (text, lines) = note.split_once("\n\n").unwrap();
         let (of_a, of_b) = lines.split_once('\n').unwrap();

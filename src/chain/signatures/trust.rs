@@ -165,7 +165,9 @@ mod tests {
 
     #[test]
     fn a_key_is_trusted_for_its_chains() {
-        let (one, two, other) = (Digest([1; 32]), Digest([0xab; 32]), Digest([3; 32]));
+        let one = Digest([1; 32]);
+        let two = Digest([0xab; 32]);
+        let other = Digest([3; 32]);
         let line = format!("{} {two} {one}", key("a", 1));
         let both: TrustedKey = line.parse().unwrap();
         assert_eq!(both.to_string(), format!("{} {one} {two}", key("a", 1)));

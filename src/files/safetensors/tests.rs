@@ -223,7 +223,9 @@ fn write(root: &Path, files: &[(&str, &[u8])]) {
 fn tensors_of_files_in_folders_carry_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
-    let (a, b, junk) = (file_of(A, &[1, 2]), file_of(B, &[3]), file_of(B, &[9]));
+    let a = file_of(A, &[1, 2]);
+    let b = file_of(B, &[3]);
+    let junk = file_of(B, &[9]);
     let shards = [
         "m-00001-of-00002.safetensors",
         "m-00002-of-00002.safetensors",
@@ -314,7 +316,8 @@ fn tensors_of_files_in_folders_carry_the_folder() {
 
 #[test]
 fn folders_that_cannot_be_in_a_layout_are_refused() {
-    let (a, b) = (file_of(A, &[1, 2]), file_of(B, &[3]));
+    let a = file_of(A, &[1, 2]);
+    let b = file_of(B, &[3]);
     let slash = file_of(&A.replace("\"a\"", "\"vae/a\""), &[1, 2]);
     let two_indexes = [
         ("x.safetensors.index.json", &b"{}"[..]),
@@ -390,11 +393,9 @@ fn folders_that_cannot_be_in_a_layout_are_refused() {
 
 #[test]
 fn directories_that_are_not_one_model_are_refused() {
-    let (a, b, whole) = (
-        file_of(A, &[1, 2]),
-        file_of(B, &[3]),
-        &br#"{"architectures":["X"]}"#[..],
-    );
+    let a = file_of(A, &[1, 2]);
+    let b = file_of(B, &[3]);
+    let whole = &br#"{"architectures":["X"]}"#[..];
     let index = &br#"{"weight_map":{"a":"model-00001-of-00001.safetensors"}}"#[..];
     let several = [
         ("x/1/m.safetensors", &a[..]),
@@ -667,7 +668,8 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
             (4, 2),
             (4, 3),
         ] {
-            let (old, new) = (model("old", 1), model("new", 2));
+            let old = model("old", 1);
+            let new = model("new", 2);
             let changed = if work == 0 { new.clone() } else { old.clone() }.join("a.safetensors");
             let once = AtomicBool::new(true);
             // Changes the file in the middle of the work, when a part of it has been read.
@@ -753,7 +755,8 @@ fn outputs_are_never_inputs() {
 
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let (old, new) = (file_of(A, &[1, 2]), file_of(A, &[1, 3]));
+    let old = file_of(A, &[1, 2]);
+    let new = file_of(A, &[1, 3]);
     let files = [
         ("old", &old[..]),
         ("new", &new),

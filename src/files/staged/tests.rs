@@ -22,7 +22,8 @@ fn write(state: &impl State, staged: StagedSafetensors) -> Result<u64> {
             staged.write(number, offset, &byte)?;
         }
     }
-    let (out, expected) = (staged.out.clone(), MemoryState::copy_of(state)?);
+    let out = staged.out.clone();
+    let expected = MemoryState::copy_of(state)?;
     let written = staged.commit()?;
     assert_eq!(
         MemoryState::copy_of(&SafetensorsState::open(out)?)?,
@@ -77,10 +78,8 @@ fn refused(result: Result<impl Sized>, text: &str) {
 #[test]
 fn an_equal_state_gives_an_equal_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (
-        folder.path().join("before"),
-        folder.path().join("nach her \u{1F9EE}"),
-    );
+    let before = folder.path().join("before");
+    let after = folder.path().join("nach her \u{1F9EE}");
     fs::write(&before, file_of(ODD, &ODD_DATA)).unwrap();
     let base = SafetensorsState::open(&before).unwrap();
     rewrite(&base, &after, false).unwrap();
@@ -91,7 +90,8 @@ fn an_equal_state_gives_an_equal_file() {
 #[test]
 fn another_header_is_one_of_the_safetensors_crate() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     fs::write(&before, file_of(ODD, &ODD_DATA)).unwrap();
     let base = SafetensorsState::open(&before).unwrap();
     let mut target = MemoryState::copy_of(&base).unwrap();
@@ -115,7 +115,8 @@ fn another_header_is_one_of_the_safetensors_crate() {
 #[test]
 fn an_equal_directory_is_equal_in_every_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_shards(&before);
     rewrite(&base, &after, false).unwrap();
     let mut expected = contents(&before);
@@ -132,7 +133,8 @@ fn an_equal_directory_is_equal_in_every_file() {
 #[test]
 fn other_files_can_be_left() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_shards(&before);
     let mut staged =
         StagedSafetensors::create(&after, base.tensors(), base.layout(), Some(&base), false)
@@ -150,7 +152,8 @@ fn other_files_can_be_left() {
 #[test]
 fn a_changed_directory_gets_a_new_index() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_shards(&before);
     let mut wider = MemoryState::copy_of(&base).unwrap();
     wider.insert("b", Dtype::U8, &[3], vec![5; 3]).unwrap();
@@ -184,7 +187,8 @@ fn a_changed_directory_gets_a_new_index() {
 #[test]
 fn an_emptied_directory_can_be_opened() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_shards(&before);
     let layout = base.layout().carried_over(&[]).unwrap();
     StagedSafetensors::create(&after, &[], &layout, Some(&base), false)
@@ -225,7 +229,8 @@ fn a_directory_of_one_file_needs_no_index() {
 #[test]
 fn other_files_do_not_displace_shards() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     make_shards(&before);
     fs::write(before.join("New.safetensors"), "stale").unwrap();
     let base = SafetensorsState::open(&before).unwrap();
@@ -251,7 +256,8 @@ fn other_files_do_not_displace_shards() {
 #[test]
 fn what_exists_is_kept_unless_it_is_to_be_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let (base, out) = (folder.path().join("base"), folder.path().join("out"));
+    let base = folder.path().join("base");
+    let out = folder.path().join("out");
     fs::write(&base, file_of(ODD, &ODD_DATA)).unwrap();
     let base = SafetensorsState::open(&base).unwrap();
     let create = |replace| {
@@ -476,7 +482,8 @@ fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn an_equal_pipeline_is_equal_in_every_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_pipeline(&before);
     let expected = tree(&before);
     assert_eq!(expected.len(), 7);
@@ -548,7 +555,8 @@ fn a_pipeline_is_replaced_if_no_folder_is_lost() {
 #[test]
 fn other_files_do_not_stand_in_the_way_of_folders() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     fs::create_dir_all(before.join("m.safetensors")).unwrap();
     fs::write(before.join("m.safetensors/notes"), "").unwrap();
     fs::write(before.join("VAE"), "").unwrap();

@@ -56,7 +56,8 @@ pub(crate) fn scattered(
         (1..order.len())
             .for_each(|at| order.swap(at, usize::try_from(random.below(at as u64 + 1)).unwrap()));
     }
-    let (mut strides, mut reach) = (vec![1; shape.len()], 1);
+    let mut strides = vec![1; shape.len()];
+    let mut reach = 1;
     for &dimension in order.iter().rev() {
         strides[dimension] = reach
             + if is_in_a_row {

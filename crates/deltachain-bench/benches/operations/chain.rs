@@ -33,7 +33,8 @@ impl Group<'_> {
             publisher.publish(states[0], Base::Nothing, &())?;
             let mut turn = 0;
             let mut publish = || {
-                let (old, new) = (states[turn % 2], states[(turn + 1) % 2]);
+                let old = states[turn % 2];
+                let new = states[(turn + 1) % 2];
                 turn += 1;
                 let base = if is_last {
                     Base::Last(old.into())
@@ -87,7 +88,8 @@ impl Group<'_> {
         self.group
             .bench_function("publish and follow, all threads", |bencher| {
                 bencher.iter(|| {
-                    let (old, new) = (&states[turn % 2], &states[(turn + 1) % 2]);
+                    let old = &states[turn % 2];
+                    let new = &states[(turn + 1) % 2];
                     turn += 1;
                     let published = publisher.publish(new, Base::State(old.into()), &())?;
                     let switched = follow()?;

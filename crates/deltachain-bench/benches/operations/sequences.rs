@@ -94,10 +94,8 @@ fn in_files(
     targets: &[Target],
 ) -> Result {
     let mut group = group(criterion, &called(name), total_bytes(base.tensors()));
-    let (from, to) = (
-        place.join("base.safetensors"),
-        place.join("target.safetensors"),
-    );
+    let from = place.join("base.safetensors");
+    let to = place.join("target.safetensors");
     save(&from, base)?;
     let paths: Vec<PathBuf> = (0..links.len())
         .map(|number| place.join(format!("{number}.dcf")))

@@ -204,11 +204,13 @@ fn check() -> Result {
     publisher.publish(&states[0], Base::Nothing, &())?;
 
     let start = Instant::now();
-    let (mut commits, mut links) = (Vec::new(), Vec::new());
+    let mut commits = Vec::new();
+    let mut links = Vec::new();
     let switches = std::thread::scope(|scope| -> Result<Vec<_>> {
         let followers: Vec<_> = (0..FOLLOWERS)
             .map(|number| {
-                let (objects, place) = (objects.clone(), place.path());
+                let objects = objects.clone();
+                let place = place.path();
                 scope.spawn(move || {
                     real_follower(objects, place, number, start).map_err(|error| error.to_string())
                 })

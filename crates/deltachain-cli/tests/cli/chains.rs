@@ -14,7 +14,8 @@ fn publish_all(folder: &Folder) {
         .run(&["publish", "a chain", &step(0), "--meta", "step=0"])
         .good();
     for number in 1..4 {
-        let (meta, base) = (format!("step={number}"), step(number - 1));
+        let meta = format!("step={number}");
+        let base = step(number - 1);
         folder
             .run(&[
                 "publish",
@@ -132,7 +133,8 @@ fn several_profiles_are_published_at_once_and_shown() {
         .run(&["publish", "chain", &step(0), "--profile", "local,compact"])
         .good();
     let profiles = ["--profile", "local", "--profile", "compact"];
-    let (base, next) = (step(0), step(1));
+    let base = step(0);
+    let next = step(1);
     let text = folder
         .run(&[&["publish", "chain", &next, "--base", &base][..], &profiles].concat())
         .good();
@@ -370,10 +372,8 @@ fn a_pull_has_the_files_that_were_published() {
                 .unwrap()
                 .collect();
             for name in ["a.safetensors", "b.safetensors", "model.safetensors"] {
-                let (pulled, published) = (
-                    format!("{directory}/current/{name}"),
-                    format!("{target}/{name}"),
-                );
+                let pulled = format!("{directory}/current/{name}");
+                let published = format!("{target}/{name}");
                 assert_eq!(
                     folder.at(&pulled).exists(),
                     folder.at(&published).exists(),

@@ -225,7 +225,8 @@ fn vllm_is_asked_step_by_step_and_once() {
     let init = json!({ "init_info": { "host_copy": absolute("model"), "mode": null } });
     assert_eq!(calls[0].1, init);
     assert_eq!(calls[3].1, json!({ "new_version": "changing" }));
-    let (host, state) = (follower(&folder), &status["state"]);
+    let host = follower(&folder);
+    let state = &status["state"];
     assert_eq!(
         calls[5].1,
         json!({ "update_info": { "version": 1, "digest": state, "follower": host } })
@@ -371,7 +372,8 @@ fn sglang_with_the_plugin_downloads_the_chain_itself() {
         assert_eq!(server.state().process.workers, [whole.clone(), whole]);
     }
     // A server without the plugin reads a directory.
-    let (folder, server) = (chain(1), Engine::start());
+    let folder = chain(1);
+    let server = Engine::start();
     folder
         .run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat())
         .good();
@@ -410,7 +412,8 @@ fn sglang_reads_the_directory_of_just_this_version() {
 #[test]
 fn adapters_have_names_with_versions_and_older_ones_stay_for_a_while() {
     let folder = chain(1);
-    let (server, other) = (Engine::start(), Engine::start());
+    let server = Engine::start();
+    let other = Engine::start();
     let follow = |version: &str, keep: &str| {
         let more = [
             "--adapter",

@@ -93,7 +93,8 @@ impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let chains = [0, usize::from(random.below(2) == 0)];
-        let (folder, server) = (Folder::new(), Engine::start());
+        let folder = Folder::new();
+        let server = Engine::start();
         let mut storm = Self {
             seed,
             random,
@@ -170,16 +171,14 @@ impl Storm {
                 (0..=self.chains[1]).for_each(|chain| self.publish(chain));
             }
             2..=4 => {
-                let (mut called, fates) = (
-                    self.call(),
-                    [
-                        Fate::Refused,
-                        Fate::Hangs,
-                        Fate::Broken,
-                        Fate::Dies,
-                        Fate::Torn,
-                    ],
-                );
+                let mut called = self.call();
+                let fates = [
+                    Fate::Refused,
+                    Fate::Hangs,
+                    Fate::Broken,
+                    Fate::Dies,
+                    Fate::Torn,
+                ];
                 let fate = fates[usize::try_from(self.random.below(5)).unwrap()];
                 if fate == Fate::Torn {
                     called = "/update_weights";
@@ -252,7 +251,8 @@ impl Storm {
         if self.followers[at].is_none() {
             return;
         }
-        let (called, done) = (self.call(), self.random.below(2) == 0);
+        let called = self.call();
+        let done = self.random.below(2) == 0;
         self.says(format!("follower {at} is killed at {called}, done: {done}"));
         if !done {
             self.server.befalls(called, Fate::Hangs);
@@ -297,10 +297,12 @@ impl Storm {
                     .copied()
                     .unwrap_or_default()
             };
-            let (mut since, mut before) = (looks(), self.served());
+            let mut since = looks();
+            let mut before = self.served();
             loop {
                 let said = self.status(at);
-                let (now, served) = (looks(), self.served());
+                let now = looks();
+                let served = self.served();
                 let claimed = claimed(&said);
                 if claimed.is_none() || claimed == before || claimed == served {
                     break;

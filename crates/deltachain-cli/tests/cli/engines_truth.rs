@@ -97,7 +97,8 @@ fn what_a_killed_follower_has_left_open_is_ended() {
 
 #[test]
 fn another_version_of_the_same_number_is_not_taken_for_ours() {
-    let (folder, other) = (chain(1), Folder::new());
+    let folder = chain(1);
+    let other = Folder::new();
     other.run(&["init", "chain"]).good();
     publish(&other, 100);
     let server = Engine::start();
@@ -736,7 +737,8 @@ fn a_server_that_dies_in_an_update_is_brought_to_it_all_the_same() {
 
 #[test]
 fn a_second_follower_is_refused_until_the_first_one_is_gone() {
-    let (folder, other) = (chain(1), Folder::new());
+    let folder = chain(1);
+    let other = Folder::new();
     other.run(&["init", "chain"]).good();
     publish(&other, 100);
     let server = Engine::start();
@@ -796,7 +798,9 @@ fn a_follower_says_for_how_long_it_brings_a_server() {
 #[test]
 fn a_server_that_hangs_or_is_not_there_holds_up_no_other() {
     let folder = chain(1);
-    let (good, hanging, gone) = (Engine::start(), Engine::start(), Engine::gone());
+    let good = Engine::start();
+    let hanging = Engine::start();
+    let gone = Engine::gone();
     hanging.state().hang = ["/pause?mode=keep"].into();
     let follow = start(
         &folder,

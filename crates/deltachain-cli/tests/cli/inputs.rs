@@ -47,7 +47,8 @@ fn good() -> Folder {
 #[test]
 fn folders_that_are_no_model_are_refused_by_name() {
     let folder = good();
-    let (weights, whole) = (bytes_file(&[("t", b"1")]), br#"{"architectures":["X"]}"#);
+    let weights = bytes_file(&[("t", b"1")]);
+    let whole = br#"{"architectures":["X"]}"#;
     folder.run(&["pull", "some chain", "followed"]).good();
     no_model(
         &folder,

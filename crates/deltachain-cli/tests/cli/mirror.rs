@@ -18,7 +18,8 @@ fn chain() -> Folder {
 }
 
 fn publish(folder: &Folder, number: usize) {
-    let (state, base) = (step(number), step(number - 1));
+    let state = step(number);
+    let base = step(number - 1);
     folder
         .run(&["publish", "chain", &state, "--base", &base])
         .good();

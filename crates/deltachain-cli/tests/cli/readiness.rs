@@ -39,7 +39,8 @@ fn send(connection: &mut TcpStream, line: &str, body: &str) -> Option<()> {
 
 /// Reads an answer up to its content length.
 fn receive(mut connection: TcpStream) -> Option<(u16, Value)> {
-    let (mut text, mut part) = (Vec::new(), [0; 4096]);
+    let mut text = Vec::new();
+    let mut part = [0; 4096];
     loop {
         let all = String::from_utf8_lossy(&text).into_owned();
         if let Some((head, body)) = all.split_once("\r\n\r\n") {
@@ -253,7 +254,8 @@ fn under_load(balancer: &Balancer, work: impl FnOnce(&dyn Fn())) {
     let (ends, (answered, answers)) = (AtomicBool::new(false), channel());
     thread::scope(|scope| {
         for _ in 0..2 {
-            let (answered, ends) = (answered.clone(), &ends);
+            let answered = answered.clone();
+            let ends = &ends;
             scope.spawn(move || {
                 while !ends.load(Ordering::Relaxed) {
                     let (status, answer) = complete(balancer.address, 2).unwrap();
@@ -326,10 +328,8 @@ fn a_balancer_sends_nothing_to_a_server_that_was_started_again_during_an_update(
     under_load(&balancer, |wait_for_answer| {
         for round in 0..20_u8 {
             wait_for_answer();
-            let (at, called) = (
-                usize::from(round % 2),
-                VLLM[usize::from(round) % VLLM.len()],
-            );
+            let at = usize::from(round % 2);
+            let called = VLLM[usize::from(round) % VLLM.len()];
             let server = &balancer.shared.servers[at];
             server.forget();
             server.befalls(called, Fate::Hangs);

@@ -137,10 +137,8 @@ fn a_step_is_published_once() {
 fn programs_get_the_same_reports() {
     let folder = chain();
     folder.run(&["pull", "chain", "model"]).good();
-    let (url, model) = (
-        folder.at("chain").to_string_lossy().into_owned(),
-        folder.at("model"),
-    );
+    let url = folder.at("chain").to_string_lossy().into_owned();
+    let model = folder.at("model");
     let store = Store::open(&url, StoreOptions::default()).unwrap();
     let printed = |words: &[&str], more: &[&str]| {
         let mut printed = folder.json(words);

@@ -83,7 +83,8 @@ fn every_pair_comes_back() {
 fn figures_are_right() {
     let folder = Folder::new();
     let made = folder.json(&["diff", &step(0), &step(1), "-o", "1.dcf"]);
-    let (old, new) = (fs::read(step(0)).unwrap(), fs::read(step(1)).unwrap());
+    let old = fs::read(step(0)).unwrap();
+    let new = fs::read(step(1)).unwrap();
     let header = 8 + usize::try_from(u64::from_le_bytes(old[..8].try_into().unwrap())).unwrap();
     let changed = old[header..]
         .chunks(2)

@@ -99,7 +99,9 @@ fn a_key_is_made_once_and_shown_without_its_secret() {
 fn key_files_may_have_comments_and_ends_of_windows() {
     let folder = folder();
     let text = |file: &str| String::from_utf8(folder.read(file)).unwrap();
-    let (secret, a, b) = (text("a.key"), text("a.pub"), text("b.pub"));
+    let secret = text("a.key");
+    let a = text("a.pub");
+    let b = text("b.pub");
     folder.write(
         "edited.key",
         format!("\u{feff}# of the trainer\r\n\r\n  {}  \r\n", secret.trim()),
@@ -382,7 +384,8 @@ fn a_rollback_is_accepted_only_if_it_is_signed() {
         .run_in_shell("mv chain after && cp -r before chain", &[])
         .good();
     publish(&folder, 2, &["--unsigned"]).good();
-    let (signed, other) = (commit_of(&folder, "0"), commit_of(&folder, "1"));
+    let signed = commit_of(&folder, "0");
+    let other = commit_of(&folder, "1");
     let pull = ["pull", "chain", "served", "--trust", "a.pub"];
     assert_eq!(run(&folder, &pull).code, Some(1));
     assert_eq!(
@@ -578,7 +581,8 @@ fn a_version_is_signed_later_if_its_commit_is_named() {
     let folder = folder();
     publish(&folder, 0, &[]).good();
     publish(&folder, 1, &[]).good();
-    let (first, second) = (commit_of(&folder, "0"), commit_of(&folder, "1"));
+    let first = commit_of(&folder, "0");
+    let second = commit_of(&folder, "1");
     // The error names the commit.
     let error = folder.refused(&["sign", "chain", "--sign-key", "a.key"], "USAGE", None);
     assert!(

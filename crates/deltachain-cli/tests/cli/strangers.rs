@@ -60,7 +60,8 @@ fn set_routes(
     let routes: Vec<String> = routes
         .iter()
         .map(|(from, link)| {
-            let (digest, size) = (Digest::of_bytes(link), link.len());
+            let digest = Digest::of_bytes(link);
+            let size = link.len();
             folder.write(&format!("chain/files/{digest}.dcf"), link);
             let from = from.map_or("null".to_owned(), |from| from.to_string());
             format!(r#"{{"from":{from},"files":[{{"digest":"{digest}","size":{size}}}]}}"#)

@@ -192,7 +192,9 @@ pub(crate) fn bytes_file(tensors: &[(&str, &[u8])]) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut data = Vec::new();
     for (name, bytes) in tensors {
-        let (name, length, start) = (Value::from(*name), bytes.len(), data.len());
+        let name = Value::from(*name);
+        let length = bytes.len();
+        let start = data.len();
         data.extend_from_slice(bytes);
         let end = data.len();
         entries.push(format!(

@@ -91,12 +91,14 @@ impl Vectors {
     /// damaged segment.
     pub(crate) fn tiny() -> Self {
         let mut vectors = Self::empty();
-        let (old, new) = (state(&[1, 2, 3]), state(&[1, 2, 4]));
+        let old = state(&[1, 2, 3]);
+        let new = state(&[1, 2, 4]);
         vectors.add_state("old", &old);
         vectors.add_state("new", &new);
         let mut link = Vec::new();
         let report = diff(&old, &new, &DiffOptions::default(), &mut link).unwrap();
-        let (base, target) = (report.base.to_string(), report.target.state.to_string());
+        let base = report.base.to_string();
+        let target = report.target.state.to_string();
         vectors.add("links/tiny/good", &link, |vector| {
             vector["base"] = json!("vectors/states/old.safetensors");
             let tensor =

@@ -67,7 +67,8 @@ fn states_by_rule_and_sequences_of_links_work() {
         let options = DiffOptions::default().profile(Profile::Direct);
         diff(&states[number], &states[number + 1], &options, &mut link).unwrap();
         vectors.add(id, &link, |vector| {
-            let (base, target) = (digest(&states[number]), digest(&states[number + 1]));
+            let base = digest(&states[number]);
+            let target = digest(&states[number + 1]);
             vector["expect"] = json!({ "check": { "base": base, "target": target } });
         });
     }
@@ -103,10 +104,8 @@ fn links_in_place_are_asked_of_those_who_name_the_addition() {
         &mut link,
     )
     .unwrap();
-    let (piece, coded) = (
-        Sums::of_bytes(0, &[1, 2, 4]).numbers(),
-        Sums::of_lanes(1, &[2], &[4]).numbers(),
-    );
+    let piece = Sums::of_bytes(0, &[1, 2, 4]).numbers();
+    let coded = Sums::of_lanes(1, &[2], &[4]).numbers();
     let result = vectors.index["vectors"][0]["expect"]["apply"].clone();
     vectors.index["vectors"] = json!([]);
     vectors.add("links/tiny/sums", &link, |vector| {
@@ -352,7 +351,8 @@ fn routes_are_compared_if_the_testee_names_them() {
     vectors.add("chains/tiny/good", &archive, |vector| {
         vector["expect"] = json!({ "plan": plan });
     });
-    let (first, second) = (json!([["0".repeat(64)]]), json!([["1".repeat(64)]]));
+    let first = json!([["0".repeat(64)]]);
+    let second = json!([["1".repeat(64)]]);
     vectors.index["routes"] = json!({ "chains/tiny/good": first });
     let mut answer = plan;
     answer["result"] = json!("valid");
@@ -492,7 +492,8 @@ fn a_request_has_what_the_vector_says() {
         let (_, words) = ran.stdout.split_once("my last words: ").unwrap();
         serde_json::from_str::<Value>(words.lines().next().unwrap()).unwrap()
     };
-    let (plan, replay) = (words("#plan"), words("#replay"));
+    let plan = words("#plan");
+    let replay = words("#replay");
     for request in [&plan, &replay] {
         assert_eq!(
             (&request["accept"], &request["version"]),

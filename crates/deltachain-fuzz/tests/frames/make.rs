@@ -72,7 +72,9 @@ impl Frame {
         while blocks.last().is_none_or(|block: &Block| !block.last) {
             let header = take(3);
             let header = u32::from_le_bytes([header[0], header[1], header[2], 0]);
-            let (last, kind, size) = (header & 1 == 1, header >> 1 & 3, header >> 3);
+            let last = header & 1 == 1;
+            let kind = header >> 1 & 3;
+            let size = header >> 3;
             let content = take(if kind == RLE { 1 } else { size as usize });
             blocks.push(Block {
                 last,
@@ -425,7 +427,8 @@ impl Literals {
         let available = content.len().min(5);
         bytes[..available].copy_from_slice(&content[..available]);
         let value = u64::from_le_bytes(bytes);
-        let (kind, format) = (u32::from(content.first()? & 3), content[0] >> 2 & 3);
+        let kind = u32::from(content.first()? & 3);
+        let format = content[0] >> 2 & 3;
         let (header, bits) = match (kind < COMPRESSED, format) {
             (true, 0 | 2) => (1, 5),
             (true, 1) => (2, 12),

@@ -55,7 +55,9 @@ fn walk(frame: &[u8], raw_length: u64) -> Result<Structure, &'static str> {
     require(descriptor >> 3 & 1 == 0)?;
     require(size.is_none_or(|size| size == raw_length))?;
     let most = window.min(1 << 17);
-    let (mut content, mut compressed, mut last) = (Vec::new(), 0_u64, false);
+    let mut content = Vec::new();
+    let mut compressed = 0_u64;
+    let mut last = false;
     while !last {
         let header = number(take(3)?);
         last = header & 1 == 1;

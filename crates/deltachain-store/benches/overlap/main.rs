@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .skip(1)
         .filter(|argument| !argument.starts_with("--"));
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
-    let (mebibytes, rounds) = (number(512)?, number(9)?);
+    let mebibytes = number(512)?;
+    let rounds = number(9)?;
     let scratch = tempfile::tempdir()?;
     let objects: Arc<dyn ObjectStore> = {
         std::fs::create_dir(scratch.path().join("store"))?;
@@ -87,7 +88,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Publishes a model and a second version in which about 2 % of the elements differ. Returns the
 /// link between them.
 fn publish(store: &Store, mebibytes: u64, scratch: &Path) -> Result<FileReference, Box<dyn Error>> {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     let mut random = Random(1);
     // One tensor of half the model, and smaller ones.
     for (name, sixteenths) in [
@@ -98,7 +100,8 @@ fn publish(store: &Store, mebibytes: u64, scratch: &Path) -> Result<FileReferenc
         ("layer.3", 1),
     ] {
         let lanes = (mebibytes << 20) / 32 * sixteenths;
-        let (mut old, mut new) = (Vec::new(), Vec::new());
+        let mut old = Vec::new();
+        let mut new = Vec::new();
         for _ in 0..lanes {
             let [sign, size, mantissa, low, high, ..] = random.next().to_le_bytes();
             let exponent = 123 - u16::try_from(size.leading_zeros())?;

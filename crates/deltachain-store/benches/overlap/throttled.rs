@@ -69,11 +69,9 @@ impl ObjectStore for ThrottledStore {
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
         let mut result = self.inner.get_opts(path, options).await?;
         let meta = result.meta.clone();
-        let (range, attributes, extensions) = (
-            result.range.clone(),
-            result.attributes.clone(),
-            std::mem::take(&mut result.extensions),
-        );
+        let range = result.range.clone();
+        let attributes = result.attributes.clone();
+        let extensions = std::mem::take(&mut result.extensions);
         let line = Arc::clone(&self.line);
         let body = result.into_stream().flat_map(|part| match part {
             Ok(bytes) => {

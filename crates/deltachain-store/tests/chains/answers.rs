@@ -106,10 +106,8 @@ impl Bucket {
             return Ok(());
         }
         let mut words = line.split(' ');
-        let (method, path) = (
-            words.next().unwrap_or_default(),
-            words.next().unwrap_or_default(),
-        );
+        let method = words.next().unwrap_or_default();
+        let path = words.next().unwrap_or_default();
         let mut body =
             vec![0; header(&headers, "content-length").map_or(0, |length| length.parse().unwrap())];
         reader.read_exact(&mut body)?;
@@ -236,7 +234,8 @@ fn listed(objects: &Objects, query: &str) -> String {
             .find_map(|setting| setting.strip_prefix(name)?.strip_prefix('='));
         found.unwrap_or_default().replace("%2F", "/")
     };
-    let (prefix, after) = (setting("prefix"), setting("start-after"));
+    let prefix = setting("prefix");
+    let after = setting("start-after");
     let keys = objects.iter().map(|(key, content)| (&key[1..], content));
     let keys = keys.filter(|(key, _)| key.starts_with(&prefix) && **key > *after);
     let entry = |(key, content): (&str, &Vec<u8>)| {

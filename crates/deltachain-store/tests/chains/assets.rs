@@ -269,10 +269,8 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
         (1, Phase::Compare, "model.safetensors"),
         (0, Phase::Compare, "model.safetensors"),
     ] {
-        let (model, base) = (
-            place.model(1, &[CONFIG, ("a first.txt", &long)]),
-            place.model(0, &[CONFIG]),
-        );
+        let model = place.model(1, &[CONFIG, ("a first.txt", &long)]);
+        let base = place.model(0, &[CONFIG]);
         let path = if version == 1 {
             model.path()
         } else {

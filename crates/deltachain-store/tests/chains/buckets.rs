@@ -279,7 +279,8 @@ fn web_identity_certificate_and_proxy_come_from_the_environment() {
 /// Starts a server in front of another one. It redirects reads of objects elsewhere, and refuses
 /// headers that only Amazon knows.
 fn plain_front(server: &S3Server, elsewhere: &WebServer) -> SocketAddr {
-    let (inner, elsewhere) = (server.address, elsewhere.url(""));
+    let inner = server.address;
+    let elsewhere = elsewhere.url("");
     serve(move |mut stream| {
         let mut reader = BufReader::new(stream);
         let (line, headers) = head(&mut reader)?;

@@ -106,7 +106,8 @@ fn a_metadata_service_that_refuses_is_asked_once() {
             assert!(text.contains(said), "{said}: {text}");
         }
         assert!(!error.may_retry(), "{text}");
-        let (tool, python) = (advice(&error, Face::Tool), advice(&error, Face::Python));
+        let tool = advice(&error, Face::Tool);
+        let python = advice(&error, Face::Python);
         assert!(tool.contains("--store skip_signature=true"), "{tool}");
         assert!(python.contains("storage_options"), "{python}");
     }

@@ -220,11 +220,13 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn a_damaged_work_directory_is_built_again() {
     let mut random = Random(5);
-    let (mut tried, mut rebuilt) = (0, 0);
+    let mut tried = 0;
+    let mut rebuilt = 0;
     let rounds = crate::support::setting("DELTACHAIN_DAMAGES", 2);
     for round in 0..rounds {
         let scratch = tempfile::tempdir().unwrap();
-        let (store, mut models) = (store(&scratch.path().join("store")), Models::new(10, 20));
+        let store = store(&scratch.path().join("store"));
+        let mut models = Models::new(10, 20);
         init(&store).unwrap();
         let work = scratch.path().join("work");
         let mut publish = |version: u64, observer: &dyn Observer| {

@@ -165,7 +165,8 @@ fn places_that_cannot_be_written_are_named() {
 
     // An object cannot be stored where a file is in the way, either.
     for folder in ["commits", "files"] {
-        let (folder, aside) = (place.join("store").join(folder), place.join("aside"));
+        let folder = place.join("store").join(folder);
+        let aside = place.join("aside");
         fs::rename(&folder, &aside).unwrap();
         fs::write(&folder, "").unwrap();
         let error = publish(place, 1).unwrap_err();

@@ -237,7 +237,9 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
 
 #[test]
 fn two_publishers_in_the_storm_make_one_chain() {
-    let (mut injected, mut commits_of, mut taken) = (Tally::default(), [0_u64; 2], 0);
+    let mut injected = Tally::default();
+    let mut commits_of = [0_u64; 2];
+    let mut taken = 0;
     for seed in rounds() {
         println!("seed {seed}");
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
@@ -250,7 +252,9 @@ fn two_publishers_in_the_storm_make_one_chain() {
             for writer in 0..2_u64 {
                 let (store, control) = faulty(&inner);
                 control.plan(storm(seed + writer * 1_000_000));
-                let (clean, published, refused) = (&clean, &published, &refused);
+                let clean = &clean;
+                let published = &published;
+                let refused = &refused;
                 scope.spawn(move || {
                     let scratch = tempfile::tempdir().unwrap();
                     let work = scratch.path().join("work");

@@ -326,7 +326,8 @@ fn a_right_link_in_a_wrong_place_is_fetched_again() {
     let reversed: Vec<u8> = noise.iter().rev().copied().collect();
     chain.add(two(&noise), &[None]);
     other.add(two(&reversed), &[None]);
-    let (right, wrong) = (chain.files(0, None)[0], other.files(0, None)[0]);
+    let right = chain.files(0, None)[0];
+    let wrong = other.files(0, None)[0];
     assert_eq!(right.size, wrong.size);
     let (copied, _) = empty();
     let content = other.store.get(wrong.name()).unwrap().unwrap();
@@ -462,7 +463,8 @@ fn what_a_copy_lacks_comes_from_the_chains_own_store() {
             "{rest} of {near}"
         );
         // Digests in documents differ from chain to chain, so lengths differ a little.
-        let (all, before) = (far + rest, documents + near);
+        let all = far + rest;
+        let before = documents + near;
         assert!(all.abs_diff(before) < 1000, "{all}, {before}");
         table.push((every, documents, near, far, rest));
     }

@@ -463,7 +463,8 @@ fn folders_that_publishers_leave_out_are_followed_all_the_same() {
         .unwrap();
     chain.add(homeless, &[Some(2)]);
 
-    let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let others = tempfile::tempdir().unwrap();
     write(others.path(), &[("x/chain.json", "{}"), ("x/y/z", "")]);
     let open = || {
         let options =

@@ -163,12 +163,14 @@ fn files_that_were_published_last_are_a_base_with_their_layout() {
     let mut models = Models::new(2, 4);
     let (store, _) = new_chain();
     let (other, _) = new_chain();
-    let (mut from_last, mut plain) = (publisher(&store), publisher(&other));
+    let mut from_last = publisher(&store);
+    let mut plain = publisher(&other);
     // From version 6 on there are two files.
     let states: Vec<SafetensorsState> = (4..9)
         .map(|version| models.save(version, place.path()))
         .collect();
-    let (mut base, mut last) = (Base::Nothing, Base::Nothing);
+    let mut base = Base::Nothing;
+    let mut last = Base::Nothing;
     for (version, state) in (0..).zip(&states) {
         plain.publish(state, base, &()).unwrap();
         from_last.publish(state, last, &()).unwrap();

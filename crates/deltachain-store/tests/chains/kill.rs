@@ -64,7 +64,8 @@ fn publish(store: &Store, models: &mut Models, place: &Path) {
 #[ignore = "a process that is killed"]
 fn publisher() {
     let Some(place) = place() else { return };
-    let (store, mut models) = (store(&place), models());
+    let store = store(&place);
+    let mut models = models();
     // An earlier process may have been killed before it created the chain.
     let _ = init(&store);
     for _ in 0..STEPS {
@@ -96,7 +97,8 @@ fn follower() {
 #[ignore = "a process that is killed"]
 fn looker() {
     let Some(place) = place() else { return };
-    let (store, mut models) = (store(&place), models());
+    let store = store(&place);
+    let mut models = models();
     let _ = init(&store);
     for _ in 0..2 {
         let version = head(&store).map_or(0, |head| head + 1);
@@ -169,7 +171,8 @@ fn kill_again_and_again(
     prepare(place.path());
     let seed = setting("DELTACHAIN_KILL_SEED", 1);
     let mut random = Random(seed);
-    let (mut kills, mut runs) = (0, 0);
+    let mut kills = 0;
+    let mut runs = 0;
     let mut stages: BTreeMap<u64, u64> = BTreeMap::new();
     while kills < setting("DELTACHAIN_KILLS", 12) {
         let micros = u64::try_from(whole.as_micros()).unwrap();
@@ -243,7 +246,8 @@ fn a_publisher_that_is_killed_loses_nothing() {
 fn a_follower_that_is_killed_has_one_version() {
     let mut models = models();
     let prepare = |place: &Path| {
-        let (store, mut models) = (store(place), self::models());
+        let store = store(place);
+        let mut models = self::models();
         init(&store).unwrap();
         (0..VERSIONS).for_each(|_| publish(&store, &mut models, place));
         drop(
@@ -263,7 +267,8 @@ fn a_follower_that_is_killed_has_one_version() {
         let saved = tempfile::tempdir().unwrap();
         let expected = models.save(version, saved.path());
         // An old index stays, though a single file needs none.
-        let (files, needed) = (names(&model.join("current")), names(expected.path()));
+        let files = names(&model.join("current"));
+        let needed = names(expected.path());
         assert!(needed.iter().all(|name| files.contains(name)), "{files:?}");
         assert_eq!(
             fs::read_to_string(model.join("current/tokenizer/version")).unwrap(),

@@ -123,7 +123,8 @@ impl Chain {
     /// Lets clients that store an object below this folder sleep for 25 hours, this many times.
     /// Meanwhile unreferenced files are removed.
     fn sleep_at(&self, folder: &'static str, sleep: Sleep, times: u32) {
-        let (control, other) = (Arc::clone(&self.control), self.other.clone());
+        let control = Arc::clone(&self.control);
+        let other = self.other.clone();
         let needed: BTreeSet<ObjectName> = other
             .objects()
             .unwrap()

@@ -593,7 +593,9 @@ fn a_missing_file_of_several_routes_rules_all_of_them_out() {
         &chain.store.get(ObjectName::Commit(2)).unwrap().unwrap(),
     );
     let routes = vec![snapshot.clone()];
-    let (version, generation, metadata) = (2, 1, BTreeMap::new());
+    let version = 2;
+    let generation = 1;
+    let metadata = BTreeMap::new();
     let document = deltachain::chain::RoutesDocument {
         version,
         generation,

@@ -59,10 +59,8 @@ impl Chain {
     }
 
     pub(crate) fn publish(&mut self, version: u64) {
-        let (state, work) = (
-            self.models.save(version, self.place.path()),
-            self.place.path().join("work"),
-        );
+        let state = self.models.save(version, self.place.path());
+        let work = self.place.path().join("work");
         let mut publisher = Publisher::open(self.store.clone(), self.options.clone()).unwrap();
         assert_eq!(
             publisher
@@ -311,10 +309,8 @@ fn shards_are_compacted_each_by_itself() {
                     .unwrap();
                 let path = place.path().join(format!("{version} {shard}"));
                 save(&state, &path, false);
-                let (state, work) = (
-                    SafetensorsState::open(&path).unwrap(),
-                    place.path().join(format!("work {shard}")),
-                );
+                let state = SafetensorsState::open(&path).unwrap();
+                let work = place.path().join(format!("work {shard}"));
                 let base = if version < 2 {
                     Base::Nothing
                 } else {
@@ -643,7 +639,8 @@ fn no_two_attempts_store_a_file_of_the_same_name() {
             link.unwrap().index().metadata["deltachain.nonce"].clone(),
         )
     };
-    let (first, second) = (stored(0), stored(1));
+    let first = stored(0);
+    let second = stored(1);
     assert!(first.0 != second.0 && first.1 != second.1);
     for (_, nonce) in [first, second] {
         assert!(
@@ -728,7 +725,8 @@ fn a_chain_that_has_changed_is_not_pruned_by_an_old_plan() {
     chain.publish(6);
     let plan = plan_prune(&chain.store, &rule).unwrap();
     assert!(plan.expected.removed.contains(&orphan.name()));
-    let (version, commit) = (7, commit_of(&chain.store, 6));
+    let version = 7;
+    let commit = commit_of(&chain.store, 6);
     let parent =
         deltachain::tensor::Digest::of_bytes(&store_bytes(&chain.store, ObjectName::Commit(6)));
     let mut routes = vec![commit.routes[1].clone()];
@@ -836,7 +834,9 @@ fn every_fault_is_told() {
     );
 
     // A flipped bit, a shortened file, a missing one, and two unreferenced ones.
-    let (flipped, short, missing) = (file(1, 0).name(), file(2, 0).name(), file(4, 0).name());
+    let flipped = file(1, 0).name();
+    let short = file(2, 0).name();
+    let missing = file(4, 0).name();
     let mut bytes = fs::read(path(flipped)).unwrap();
     bytes[200] ^= 1;
     fs::write(path(flipped), &bytes).unwrap();
@@ -871,7 +871,8 @@ fn documents_are_told_that_do_not_fit() {
     let (place, store) = on_disk(6);
     let path = |name: ObjectName| place.path().join("chain").join(name.to_string());
     let commit = commit_of(&store, 3);
-    let (parent, metadata) = (commit.parent, BTreeMap::new());
+    let parent = commit.parent;
+    let metadata = BTreeMap::new();
     let routes = RoutesDocument {
         version: 3,
         generation: 2,

@@ -396,7 +396,8 @@ fn a_version_that_was_replaced_is_named_with_the_ways_out() {
 #[test]
 fn only_signed_versions_are_copied_if_keys_are_trusted() {
     let mut chain = Chain::new(3, Snapshots::Never, &[]);
-    let (a, b) = (key("a", 1), key("b", 2));
+    let a = key("a", 1);
+    let b = key("b", 2);
     let options = MirrorOptions::default().trust(Some(trust(&[&a, &b], 2)));
     let (copied, _) = empty();
     let signed_by = |version: u64, keys: &[&Arc<dyn Signer>]| {
@@ -725,7 +726,8 @@ fn the_source_may_change_at_each_request() {
     for action in ["publish", "prune", "remove", "roll back"] {
         for request in (0..).step_by(2) {
             let live = Live::new(5);
-            let (watched, control) = (live.watched.clone(), Arc::clone(&live.control));
+            let watched = live.watched.clone();
+            let control = Arc::clone(&live.control);
             let live = Arc::new(Mutex::new(live));
             let acting = Arc::clone(&live);
             let count = Mutex::new(0);
@@ -820,7 +822,8 @@ fn damage_of_a_copy_is_mended_and_that_of_a_source_is_not_copied() {
     copy(&chain.store, &whole).unwrap();
     let all = contents(&whole);
     let mut random = Random(setting("DAMAGES", 11));
-    let (mut mended, mut named) = (0, 0);
+    let mut mended = 0;
+    let mut named = 0;
     for round in 0..100 {
         let (copied, _) = empty();
         for (name, content) in &all {

@@ -80,7 +80,8 @@ fn a_chain_is_begun_once() {
 #[test]
 fn versions_are_made_from_the_head_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(1, 40));
+    let store = store(directory.path());
+    let mut models = Models::new(1, 40);
     init(&store).unwrap();
     let states: Vec<SafetensorsState> = (0..4)
         .map(|version| models.save(version, directory.path()))
@@ -132,7 +133,8 @@ fn versions_are_made_from_the_head_and_nothing_else() {
 #[test]
 fn metadata_and_order_are_in_the_log() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(2, 10));
+    let store = store(directory.path());
+    let mut models = Models::new(2, 10);
     init(&store).unwrap();
     for version in 0..5 {
         let options = options(Snapshots::Never, &[]).metadata(BTreeMap::from([(
@@ -207,7 +209,8 @@ impl Observer for Counter {
 fn a_policy_says_which_routes_a_version_gets() {
     const VERSIONS: u64 = 40;
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(3, 20));
+    let store = store(directory.path());
+    let mut models = Models::new(3, 20);
     init(&store).unwrap();
     let work = directory.path().join("work");
     let counter = Counter::default();
@@ -243,9 +246,12 @@ fn a_policy_says_which_routes_a_version_gets() {
 #[test]
 fn snapshots_come_when_late_joiners_would_read_too_much() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(4, 10));
+    let store = store(directory.path());
+    let mut models = Models::new(4, 10);
     init(&store).unwrap();
-    let (mut path, mut snapshot, mut snapshots) = (0, 0, 0);
+    let mut path = 0;
+    let mut snapshot = 0;
+    let mut snapshots = 0;
     for version in 0..40 {
         let state = models.save(version, directory.path());
         let base = version
@@ -282,7 +288,8 @@ fn snapshots_come_when_late_joiners_would_read_too_much() {
 #[test]
 fn the_work_directory_holds_what_was_published() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(5, 40));
+    let store = store(directory.path());
+    let mut models = Models::new(5, 40);
     init(&store).unwrap();
     let work = directory.path().join("work");
     for version in 0..8 {
@@ -312,7 +319,8 @@ fn the_work_directory_holds_what_was_published() {
 #[test]
 fn of_two_publishers_one_wins() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(6, 4));
+    let store = store(directory.path());
+    let mut models = Models::new(6, 4);
     init(&store).unwrap();
     let states: Vec<SafetensorsState> = (0..3)
         .map(|version| models.save(version, directory.path()))
@@ -326,7 +334,9 @@ fn of_two_publishers_one_wins() {
         let rivals: Vec<usize> = (0..states.len()).filter(|&state| state != last).collect();
         let results: Vec<Result<PublishReport>> = thread::scope(|scope| {
             let race = |&rival: &usize| {
-                let (store, rival, last) = (store.clone(), &states[rival], &states[last]);
+                let store = store.clone();
+                let rival = &states[rival];
+                let last = &states[last];
                 scope.spawn(move || publish(&store, rival, Base::State(last.into())))
             };
             let racing: Vec<_> = rivals.iter().map(race).collect();
@@ -356,7 +366,8 @@ fn of_two_publishers_one_wins() {
 #[test]
 fn who_comes_second_is_told_so() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(7, 4));
+    let store = store(directory.path());
+    let mut models = Models::new(7, 4);
     init(&store).unwrap();
     let states: Vec<SafetensorsState> = (0..3)
         .map(|version| models.save(version, directory.path()))
@@ -373,7 +384,8 @@ fn who_comes_second_is_told_so() {
             &(),
         )
     };
-    let (slow, fast) = (part(&states[1]).unwrap(), part(&states[2]).unwrap());
+    let slow = part(&states[1]).unwrap();
+    let fast = part(&states[2]).unwrap();
     let commit = |part: &ShardPart| {
         commit_shards(
             &store,
@@ -453,7 +465,8 @@ fn shards(version: u8, count: u8, below: &Path) -> Vec<SafetensorsState> {
 fn shards_become_a_version_together() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let (store, options) = (store(place), options(Snapshots::Every(2), &[2]));
+    let store = store(place);
+    let options = options(Snapshots::Every(2), &[2]);
     init(&store).unwrap();
     let part = |state: &SafetensorsState, base: Base<'_>, shard: usize, of: usize| {
         let part = publish_shard(&store, state, base, shard, of, &options, &()).unwrap();
@@ -559,7 +572,8 @@ fn a_route_is_direct_if_the_links_of_all_shards_are() {
 fn parts_that_do_not_fit_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let (store, options) = (store(place), PublishOptions::default());
+    let store = store(place);
+    let options = PublishOptions::default();
     init(&store).unwrap();
     let part = |version, of: u8, shard: u8, as_shard: usize| {
         let states = shards(version, of, place);
@@ -577,7 +591,8 @@ fn parts_that_do_not_fit_are_refused() {
         let parts: Vec<ShardPart> = parts.iter().map(|&part| part.clone()).collect();
         commit_shards(&store, &parts, &options, &())
     };
-    let (first, second) = (part(0, 2, 0, 0).unwrap(), part(0, 2, 1, 1).unwrap());
+    let first = part(0, 2, 0, 0).unwrap();
+    let second = part(0, 2, 1, 1).unwrap();
     assert_eq!(part(0, 2, 1, 2).unwrap_err().class(), ErrorClass::Usage);
     let same = part(0, 2, 0, 1).unwrap();
     let of_three = part(0, 3, 1, 1).unwrap();
@@ -688,7 +703,8 @@ fn guards_keep_a_version_from_being_made() {
     let store = Store::create(place.path().join("chain").to_str().unwrap(), quick()).unwrap();
     init(&store).unwrap();
     let mut models = Models::new(31, 10);
-    let (first, second) = (models.state(0).clone(), models.state(1).clone());
+    let first = models.state(0).clone();
+    let second = models.state(1).clone();
     for is_last in [false, true] {
         let options = PublishOptions::default()
             .if_changed(true)
@@ -753,7 +769,8 @@ fn of_tens(tensors: usize) -> MemoryState {
 
 #[test]
 fn tensors_that_come_and_go_count_as_changed() {
-    let (few, many) = (of_tens(5), of_tens(100));
+    let few = of_tens(5);
+    let many = of_tens(100);
     let mut resized = of_tens(99);
     resized
         .insert("tensor.99", Dtype::U8, &[1], vec![1])
@@ -799,7 +816,8 @@ fn a_version_without_tensors_is_made_only_if_that_is_wanted() {
     let place = tempfile::tempdir().unwrap();
     let store = store(place.path());
     init(&store).unwrap();
-    let (nothing, some) = (MemoryState::new(), of_tens(2));
+    let nothing = MemoryState::new();
+    let some = of_tens(2);
     let wanted = PublishOptions::default().allow_empty(true);
     let is_refused = |error: Error| {
         assert_eq!(error.class(), ErrorClass::Usage, "{error}");
@@ -915,7 +933,8 @@ fn a_version_has_the_files_that_were_published_whatever_the_base() {
         open()
             .publish(&saved(0, *in_chain), Base::Nothing, &())
             .unwrap();
-        let (base, target) = (saved(0, *given), saved(1, *given));
+        let base = saved(0, *given);
+        let target = saved(1, *given);
         open()
             .publish(&target, Base::State((&base).into()), &())
             .unwrap();
@@ -1030,7 +1049,8 @@ fn shards_have_the_files_that_were_published_too() {
 #[test]
 fn a_publisher_does_not_go_back() {
     let place = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(place.path()), Models::new(33, 4));
+    let store = store(place.path());
+    let mut models = Models::new(33, 4);
     init(&store).unwrap();
     let states: Vec<MemoryState> = (0..6)
         .map(|version| models.state(version).clone())
@@ -1056,7 +1076,8 @@ fn a_publisher_does_not_go_back() {
             "{error}"
         );
     };
-    let (mut own, mut follows) = (open(None), open(None));
+    let mut own = open(None);
+    let mut follows = open(None);
     let commits: Vec<_> = (0..4)
         .map(|version| publish(&mut own, version).unwrap().commit)
         .collect();
@@ -1125,7 +1146,8 @@ fn a_publisher_does_not_go_back() {
 #[test]
 fn a_head_without_files_is_followed_by_a_snapshot() {
     let place = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(place.path()), Models::new(34, 4));
+    let store = store(place.path());
+    let mut models = Models::new(34, 4);
     init(&store).unwrap();
     let options = options(Snapshots::Never, &[]);
     let open = || Publisher::open(store.clone(), options.clone()).unwrap();
@@ -1199,7 +1221,8 @@ fn another_model_and_the_first_values_that_are_not_finite_are_told() {
             .unwrap();
         state
     };
-    let (names, nonfinite) = ("no tensor of the model has a name", r#"before: "b" (1)"#);
+    let names = "no tensor of the model has a name";
+    let nonfinite = r#"before: "b" (1)"#;
     let steps = [
         (model("a", &[1.0, 2.0]), &[][..]),
         (model("a", &[1.0, 3.0]), &[]),

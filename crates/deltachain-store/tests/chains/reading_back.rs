@@ -215,7 +215,9 @@ fn a_version_without_a_step_is_refused_and_a_head_without_one_does_not_count() {
 fn of_two_publishers_with_the_same_step_one_publishes_it() {
     let store = in_memory();
     publish(&store, 0, 0);
-    let (first, second, third) = (state(1), state(2), state(3));
+    let first = state(1);
+    let second = state(2);
+    let third = state(3);
     // All publishers have read the same head.
     let mut prepared: Vec<_> = [&first, &second, &third]
         .map(|state| {
@@ -274,7 +276,8 @@ fn a_step_costs_no_request_more() {
         let mut publisher = Publisher::open(store, options).unwrap();
         let counted = (1..5).map(|step: u8| {
             objects.requests();
-            let (before, next) = (state(step - 1), state(step));
+            let before = state(step - 1);
+            let next = state(step);
             publisher.repeated(&entry("step", &step)).unwrap();
             let parts = publisher
                 .prepare([(0, (&next).into(), Base::Last((&before).into()))], 1, &())
@@ -301,7 +304,8 @@ fn a_step_costs_no_request_more() {
         counted.push(objects.requests());
         counted
     };
-    let (with, without) = (requests(true), requests(false));
+    let with = requests(true);
+    let without = requests(false);
     assert_eq!(with[..4], without[..4]);
     assert!(with[4] <= 3 && without[4] == 0, "{with:?} {without:?}");
 }

@@ -218,7 +218,8 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
         (0..SHARDS).map(shard).collect()
     };
     for version in 0..4_u8 {
-        let (before, states) = (shards(version.saturating_sub(1)), shards(version));
+        let before = shards(version.saturating_sub(1));
+        let states = shards(version);
         let mut parts = Vec::new();
         let mut requests = Vec::new();
         for (process, publisher) in publishers.iter_mut().enumerate() {
@@ -257,10 +258,8 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
         // A store without dates also gets requests about the links of other processes before the
         // commit.
         let others = (SHARDS - SHARDS / PROCESSES) as u64;
-        let (first, further) = (
-            requests[0] + commit - others - times(SHARDS),
-            &requests[1..],
-        );
+        let first = requests[0] + commit - others - times(SHARDS);
+        let further = &requests[1..];
         if version > 1 {
             assert!(
                 first < WARM,
@@ -284,7 +283,8 @@ fn a_snapshot_takes_one_request_more() {
         assert_eq!(published.routes.len(), 2);
         assert!(requests <= NEW, "{requests} requests at version {versions}");
         // The cost of the cheaper path is recorded.
-        let (snapshot, links) = (published.routes[0].bytes, 20 + link_of(&published));
+        let snapshot = published.routes[0].bytes;
+        let links = 20 + link_of(&published);
         let noted = if snapshot <= links {
             format!("{snapshot} {snapshot}")
         } else {

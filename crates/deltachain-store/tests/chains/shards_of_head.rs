@@ -209,7 +209,8 @@ fn a_new_tensor_goes_to_the_shard_with_the_fewest_bytes() {
 #[test]
 fn a_base_that_is_not_the_head_is_refused() {
     let chain = Chain::new(&first_shards());
-    let (head, next) = (union(&first_shards()), state(&[("a", &[9; 60])]));
+    let head = union(&first_shards());
+    let next = state(&[("a", &[9; 60])]);
     let more = union(&[head.clone(), state(&[("e", &[1])])]);
     let mut less = head.clone();
     less.remove("c");

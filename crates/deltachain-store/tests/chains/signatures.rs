@@ -241,7 +241,8 @@ fn an_old_head_is_not_taken_again() {
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 3);
     // The newest commit, or the notes on it, are removed.
-    let (name, bytes) = (ObjectName::Commit(3), chain.get(ObjectName::Commit(3)));
+    let name = ObjectName::Commit(3);
+    let bytes = chain.get(ObjectName::Commit(3));
     chain.store.delete(&[name]).unwrap();
     keeps(&mut follower, 3, "R-CHN-14");
     assert!(chain.store.put_if_absent(name, &bytes).unwrap());
@@ -348,7 +349,8 @@ fn a_fork_by_a_removed_key_is_refused() {
 
 #[test]
 fn a_commit_of_another_chain_does_not_count() {
-    let (chain, other) = (Chain::signed(2), Chain::signed(3));
+    let chain = Chain::signed(2);
+    let other = Chain::signed(3);
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let note = other.notes(2)[0];
@@ -827,7 +829,8 @@ fn whether_a_head_is_signed_is_asked_once() {
         objects.requests()
     };
     let open = |options| Publisher::open(chain.store.clone(), options).unwrap();
-    let (mut asks, mut does_not) = (open(PublishOptions::default()), open(unsigned()));
+    let mut asks = open(PublishOptions::default());
+    let mut does_not = open(unsigned());
     assert_eq!(requests(&mut asks), requests(&mut does_not) + 1);
     assert_eq!(requests(&mut asks), requests(&mut does_not));
     // The publisher knows its own head.
@@ -958,7 +961,8 @@ fn a_web_server_is_enough_for_trust() {
 
 #[test]
 fn a_key_for_one_chain_does_not_open_another() {
-    let (chain, other) = (Chain::signed(2), Chain::signed(3));
+    let chain = Chain::signed(2);
+    let other = Chain::signed(3);
     let digest = |chain: &Chain| Digest::of_bytes(&chain.get(ObjectName::Chain));
     let only = |names: &[&str], quorum, chain: &Chain| {
         let key = |name| TrustedKey {
@@ -1045,7 +1049,8 @@ fn what_signatures_cost() {
         let chain = Chain::over(Arc::clone(&objects) as Arc<dyn ObjectStore>);
         chain.publish(options()).unwrap();
         objects.requests();
-        let (before, state) = (number(0), number(1));
+        let before = number(0);
+        let state = number(1);
         let mut publisher = Publisher::open(chain.store.clone(), options()).unwrap();
         publisher
             .publish(&state, Base::State((&before).into()), &())

@@ -505,10 +505,8 @@ fn a_web_server_without_ranges_is_refused_at_once() {
             .prepare(None, &())
             .map(drop)
     };
-    let (whole, ranges) = (
-        WebServer::without_ranges(chain.folder.path()),
-        WebServer::start(chain.folder.path()),
-    );
+    let whole = WebServer::without_ranges(chain.folder.path());
+    let ranges = WebServer::start(chain.folder.path());
     pull(&ranges).unwrap();
     let error = pull(&whole).unwrap_err();
     assert_eq!(

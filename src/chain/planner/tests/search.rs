@@ -75,8 +75,8 @@ proptest! {
         marks in proptest::collection::vec(any::<u8>(), 8),
         order in 0..3,
     ) {
-        let (is_direct, is_in_place) = (order == 1, order == 2);
-        let (mut store, mut graph) = (Store::new(), Graph::new());
+        let is_direct = order == 1; let is_in_place = order == 2;
+        let mut store = Store::new(); let mut graph = Graph::new();
         for (version, routes) in (0..).zip(&given) {
             let routes: Vec<_> = routes.iter().map(|(from, sizes)| (*from, sizes.as_slice())).collect();
             let ordered = routes_of(version, &routes);

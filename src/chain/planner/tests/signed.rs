@@ -28,7 +28,8 @@ impl Store {
     /// Stores the note under the name from its digest only; also returns it.
     fn sign_as_1_1(mut self, version: u64, names: &[&str]) -> (Self, Vec<u8>) {
         let signers: Vec<_> = names.iter().map(|name| key(name)).collect();
-        let (chain, commit) = (self.digest(ObjectName::Chain), self.digest(commit(version)));
+        let chain = self.digest(ObjectName::Chain);
+        let commit = self.digest(commit(version));
         let (name, note) = Note::make(chain, version, commit, &signers).unwrap();
         self.put(name, note.clone());
         (self, note)
@@ -377,7 +378,8 @@ fn a_fork_is_refused_by_who_has_seen_the_head() {
         .sign(6, &["a"])
         .add(&[(Some(6), &[10])])
         .sign(7, &["a"]);
-    let (seen, held) = (store.seen(5), store.held(4));
+    let seen = store.seen(5);
+    let held = store.held(4);
     for held in [None, held] {
         assert_eq!(
             short(&fork.planned(None, held, &a, seen)),
@@ -530,7 +532,8 @@ fn to_accept_a_commit_does_not_set_trust_aside() {
 fn a_note_that_does_not_count_is_as_if_it_were_not_there() {
     let a = trust(&["a"], 1);
     let store = Store::signed(4).unsign(3);
-    let (chain, digest) = (store.digest(ObjectName::Chain), store.digest(commit(3)));
+    let chain = store.digest(ObjectName::Chain);
+    let digest = store.digest(commit(3));
     let signer = [key("a")];
     let put = |name: ObjectName, bytes: &[u8]| {
         let mut store = store.clone();
@@ -620,7 +623,8 @@ fn of_many_notes_the_first_64_are_looked_at() {
     // Notes on other commits of the version do not count.
     let mut others = store.clone();
     for number in 0..200 {
-        let (commit, note) = (Digest([number; 32]), Digest([0; 32]));
+        let commit = Digest([number; 32]);
+        let note = Digest([0; 32]);
         others.put(
             ObjectName::Signature {
                 version: 3,
@@ -643,7 +647,8 @@ fn what_is_above_the_head_costs_few_rounds() {
             .sign(version, &["stranger"]);
     }
     let mut planner = planner(None, None).trust(a.clone(), None);
-    let (mut rounds, mut fetched) = (0, 0);
+    let mut rounds = 0;
+    let mut fetched = 0;
     let fetch = |names: &[ObjectName], _| {
         rounds += 1;
         fetched += names.len();
@@ -665,7 +670,8 @@ fn what_is_above_the_head_costs_few_rounds() {
     assert!(rounds < 15 && fetched < 650, "{rounds} {fetched}");
     // Without lists, the planner asks only for own notes.
     let mut planner = self::planner(None, None).trust(a.clone(), None);
-    let (mut rounds, mut fetched) = (0, 0);
+    let mut rounds = 0;
+    let mut fetched = 0;
     let fetch = |names: &[ObjectName], _| {
         rounds += 1;
         fetched += names.len();
@@ -750,7 +756,8 @@ fn keys_are_trusted_for_their_chains() {
         chains: [chain].into(),
         ..key(name).public().clone().into()
     };
-    let (here, other) = (store.digest(ObjectName::Chain), Digest([7; 32]));
+    let here = store.digest(ObjectName::Chain);
+    let other = Digest([7; 32]);
     let trusted = |keys: Vec<TrustedKey>, quorum| Trust::new(keys, quorum).unwrap();
     assert_eq!(
         short(&store.planned(None, None, &trusted(vec![only("a", here)], 1), None)),

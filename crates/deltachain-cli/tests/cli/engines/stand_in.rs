@@ -164,7 +164,8 @@ impl Engine {
         let answering = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (shared, said) = (Arc::clone(&answering), said.clone());
+                let shared = Arc::clone(&answering);
+                let said = said.clone();
                 thread::spawn(move || converse(stream, &shared, &said));
             }
         });
@@ -410,7 +411,8 @@ fn complete(shared: &Shared, body: &Value) -> Option<(&'static str, Value)> {
     }
     state.process.running += 1;
     let aborts = state.process.aborts;
-    let (mut made, mut labels) = (Vec::new(), Vec::new());
+    let mut made = Vec::new();
+    let mut labels = Vec::new();
     let mut reason = "length";
     while made.len() < usize::try_from(body["max_tokens"].as_u64().unwrap()).unwrap() {
         state = shared
@@ -635,10 +637,8 @@ impl State {
     /// Answers with the workers' states, and sets the follower whose updates the server accepts
     /// from now on: integrations/docs/engines.md, "What is asked of a server of vLLM".
     fn holds(&mut self, asked: &Value) -> Value {
-        let (follower, lease) = (
-            text(asked, "follower"),
-            text(asked, "lease").parse::<f64>().unwrap(),
-        );
+        let follower = text(asked, "follower");
+        let lease = text(asked, "lease").parse::<f64>().unwrap();
         self.leases.insert(text(asked, "lease"));
         let owner = &mut self.process.owner;
         let other = owner.clone().filter(|owner| *owner != follower);

@@ -140,16 +140,12 @@ impl Folder {
                 made.save(path).unwrap();
             }
             let digest = |name| Digest::of_bytes(&self.get(name)).to_string();
-            let (commit, chain) = (
-                digest(ObjectName::Commit(version)),
-                digest(ObjectName::Chain),
-            );
+            let commit = digest(ObjectName::Commit(version));
+            let chain = digest(ObjectName::Chain);
             json!({ "version": version, "commit": commit, "chain": chain, "shards": paths })
         });
-        let (chain, output) = (
-            self.folder.path().join("chain"),
-            self.folder.path().join("outputs/out"),
-        );
+        let chain = self.folder.path().join("chain");
+        let output = self.folder.path().join("outputs/out");
         fs::create_dir_all(output.parent().unwrap()).unwrap();
         json!({ "chain": chain, "held": held, "version": null, "output": output })
     }
@@ -459,10 +455,8 @@ fn symbolic_links_are_followed() {
         ObjectName::Commit(2),
         folder.document(2).routes[0].files[0].name(),
     ] {
-        let (path, elsewhere) = (
-            folder.path(name),
-            folder.path(ObjectName::Chain).with_extension("moved"),
-        );
+        let path = folder.path(name);
+        let elsewhere = folder.path(ObjectName::Chain).with_extension("moved");
         fs::create_dir_all(&elsewhere).unwrap();
         let moved = elsewhere.join(path.file_name().unwrap());
         fs::rename(&path, &moved).unwrap();

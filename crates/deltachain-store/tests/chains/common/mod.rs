@@ -168,7 +168,8 @@ impl Chain {
             .iter()
             .map(|&from| self.make_route(version, from))
             .collect();
-        let (assets, metadata) = (Vec::new(), BTreeMap::new());
+        let assets = Vec::new();
+        let metadata = BTreeMap::new();
         let commit = Commit {
             version,
             parent: self.parent,

@@ -71,7 +71,8 @@ pub(super) fn lanes(part: &TensorPart) -> Vec<(usize, usize)> {
     let mut lanes = vec![(0, part.range().start)];
     for (length, here, stride) in part.dimensions() {
         let inner = |(lane, place): (u64, u64)| {
-            let (first, here) = (here.start, here.clone());
+            let first = here.start;
+            let here = here.clone();
             here.map(move |at| (lane * length + at, place + (at - first) * stride))
         };
         lanes = lanes.into_iter().flat_map(inner).collect();
@@ -122,7 +123,8 @@ impl Elsewhere {
             new_values: never(),
             reads: never(),
         });
-        let (rows, seen) = (Arc::new(Mutex::new(rows)), Arc::default());
+        let rows = Arc::new(Mutex::new(rows));
+        let seen = Arc::default();
         Self {
             places,
             rows,
@@ -137,7 +139,8 @@ impl Elsewhere {
         let rows = self.rows.lock().unwrap();
         let mut state = MemoryState::new();
         for (number, info) in self.places.tensors().iter().enumerate() {
-            let (width, mut data) = (info.dtype().lane_bytes(), Vec::new());
+            let width = info.dtype().lane_bytes();
+            let mut data = Vec::new();
             if info.bytes() > 0 {
                 let [part] = self.places.parts(number) else {
                     panic!("{} is in several places", info.name())

@@ -123,7 +123,8 @@ fn a_wrong_lane_that_changes_is_noticed_and_repaired() {
             let (memory, mut follower) =
                 elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
             memory.flip(tensor, lane(&chain, 5, tensor, true));
-            let (notes, before) = (Notes::default(), memory.copy());
+            let notes = Notes::default();
+            let before = memory.copy();
             let mut prepared = follower.prepare_proven(Some(5), &notes).unwrap().unwrap();
             assert_eq!(memory.copy(), before);
             let is_read = can_be_read || profiles.contains(&Profile::Local);
@@ -358,7 +359,9 @@ fn a_load_that_stops_at_any_moment_is_torn_or_done() {
     let chain = Chain::of(&ALL[..1], 6);
     // Start with no version, and with a version from which no route leads to the target.
     for (can_be_read, from) in [(true, None), (false, None), (false, Some(5))] {
-        let (mut stop_at, mut torn, mut done) = (1, 0, 0);
+        let mut stop_at = 1;
+        let mut torn = 0;
+        let mut done = 0;
         loop {
             let (memory, mut follower) = match from {
                 Some(from) => elsewhere(&chain, from, can_be_read, FollowerOptions::default()),
@@ -906,7 +909,8 @@ fn a_chain_that_goes_back_is_followed_where_that_is_allowed() {
 
 #[test]
 fn another_chain_is_refused() {
-    let (chain, second) = (Chain::of(&ALL[..1], 3), Chain::of(&ALL[..1], 2));
+    let chain = Chain::of(&ALL[..1], 3);
+    let second = Chain::of(&ALL[..1], 2);
     let folder = chain.folder.path().join("chain");
     for can_be_read in [true, false] {
         // Even with `adopt`, a follower that already follows a chain refuses another one.

@@ -681,7 +681,8 @@ fn whoever_is_stopped_stops_all() {
     for rank in 0..2 {
         // In place, and as a whole.
         for to in [3, 1] {
-            let (mut stop_at, mut seen) = (1, [0; 3]);
+            let mut stop_at = 1;
+            let mut seen = [0; 3];
             loop {
                 let mut group = Group::at(&chain, 2, 2);
                 let stopped = group.all(|own| {

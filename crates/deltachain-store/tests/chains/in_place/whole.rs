@@ -192,7 +192,8 @@ fn each_tensor_comes_once() {
             .collect();
         assert!(infos.iter().eq(expected.iter().map(|(info, _)| info)));
         for _ in 0..2 {
-            let (mut seen, counts) = (Vec::new(), Counting::default());
+            let mut seen = Vec::new();
+            let counts = Counting::default();
             let mut take = |info: &TensorInfo, data: Vec<u8>| {
                 seen.push((info.clone(), data));
                 Ok(())

@@ -414,7 +414,8 @@ fn try_orders(works: &[Work], how: How) {
     } else {
         setting("DELTACHAIN_ORDERS", 150)
     };
-    let (mut tried, mut count) = (0, 0);
+    let mut tried = 0;
+    let mut count = 0;
     let mut order = Some(Vec::new());
     while let Some(next) = order.take_if(|_| most == 0 || tried < most) {
         let Tried {

@@ -365,7 +365,8 @@ impl ObjectStore for View {
         &self,
         paths: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let (bucket, client) = (Arc::clone(&self.bucket), self.client);
+        let bucket = Arc::clone(&self.bucket);
+        let client = self.client;
         let deleted = paths.then(move |path| {
             let view = Self {
                 bucket: Arc::clone(&bucket),

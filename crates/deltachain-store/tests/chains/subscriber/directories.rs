@@ -26,7 +26,8 @@ fn link_name() -> String {
 fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     fn visit(path: &Path, found: &mut BTreeMap<PathBuf, String>) {
         for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap()) {
-            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            let path = entry.path();
+            let kind = entry.file_type().unwrap();
             let content = if kind.is_symlink() {
                 format!("link to {}", fs::read_link(&path).unwrap().display())
             } else if kind.is_dir() {
@@ -192,7 +193,8 @@ fn put_foreign_things(directory: &Path, elsewhere: &Path) -> Vec<PathBuf> {
 #[test]
 fn what_is_not_ours_stays() {
     let chain = long_chain();
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
     let directory = folder.path();
     for name in ["f", "held.json", "model/model.safetensors", MARKER] {
         write(other.path().join(name), "elsewhere");
@@ -204,7 +206,8 @@ fn what_is_not_ours_stays() {
     pull(&mut open(), Some(0));
     let foreign = put_foreign_things(directory, other.path());
     let kept = || {
-        let (here, there) = (tree(directory), tree(other.path()));
+        let here = tree(directory);
+        let there = tree(other.path());
         let here = foreign
             .iter()
             .map(|path| (path.clone(), here.get(path).cloned()))
@@ -249,7 +252,8 @@ fn what_is_not_ours_stays() {
 fn links_in_our_places_are_not_followed() {
     let chain = long_chain();
     for name in ["versions", "cache", "current", "lock"] {
-        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
         let directory = folder.path();
         drop(open(&chain, directory));
         pull(&mut open(&chain, directory), Some(0));
@@ -271,7 +275,8 @@ fn links_in_our_places_are_not_followed() {
         assert_eq!((tree(directory), tree(other.path())), before, "{name}");
     }
     // While a follower is running.
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
     pull(&mut subscriber, Some(0));
     write(other.path().join(VERSION).join("held.json"), "{}");

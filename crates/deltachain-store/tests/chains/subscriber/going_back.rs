@@ -41,7 +41,8 @@ fn a_chain_that_has_gone_back_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
     pull(&mut subscriber, None);
-    let (third, fourth) = (take_away(&chain, 3), take_away(&chain, 4));
+    let third = take_away(&chain, 3);
+    let fourth = take_away(&chain, 4);
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
     drop(subscriber);
     // Nor by a process that selects other tensors, or finds damaged files.

@@ -28,7 +28,8 @@ fn noise(seed: u32) -> Vec<u8> {
 /// and a link from 0.
 fn steady(of: usize) -> Chain {
     let mut chain = Chain::new();
-    let (mut first, mut second) = (noise(1), noise(2));
+    let mut first = noise(1);
+    let mut second = noise(2);
     for version in 0..5_u8 {
         first[usize::from(version) * 7] ^= 1;
         second[..usize::from(version) * 100]
@@ -172,7 +173,8 @@ fn go(
         );
     }
     for version in versions {
-        let (before, held) = (copy(subscriber), subscriber.held().cloned());
+        let before = copy(subscriber);
+        let held = subscriber.held().cloned();
         let mut prepared = subscriber.prepare(Some(version), &()).unwrap().unwrap();
         assert_eq!(
             (copy(subscriber), subscriber.held()),
@@ -251,7 +253,8 @@ fn go_lent(
     let mut directory = Beside::new(chain, tensors);
     directory.pull(subscriber.held().unwrap().version);
     for version in versions {
-        let (before, held) = (copy_lent(subscriber), subscriber.held().cloned());
+        let before = copy_lent(subscriber);
+        let held = subscriber.held().cloned();
         let mut prepared = subscriber
             .prepare_proven(Some(version), &())
             .unwrap()

@@ -514,7 +514,8 @@ fn shards_stand_in_one_directory() {
 #[test]
 fn shards_that_are_not_together_the_state_are_refused() {
     let mut chain = Chain::new();
-    let (a, b) = (state(&[("a", &[1])]), state(&[("b", &[2])]));
+    let a = state(&[("a", &[1])]);
+    let b = state(&[("b", &[2])]);
     let digest = |state: &MemoryState| StateDigests::of(state, &()).unwrap().state;
     chain.add_shards(vec![a.clone(), b.clone()], &[None]);
     chain.add_as(digest(&a), vec![a.clone(), b.clone()], &[Some(0)]);
@@ -586,7 +587,8 @@ fn the_layout_is_that_of_the_chain() {
 #[test]
 fn other_files_come_from_a_directory() {
     let chain = long_chain();
-    let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let others = tempfile::tempdir().unwrap();
     fs::write(others.path().join("config.json"), "{}").unwrap();
     fs::write(others.path().join("pretrained.safetensors"), "not that").unwrap();
     let mut options =
@@ -1096,7 +1098,8 @@ fn a_directory_that_is_removed_is_made_anew_at_the_next_look() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("model");
     let mut subscriber = open(&chain, &directory);
-    let (mut switches, mut looks) = (0, 0);
+    let mut switches = 0;
+    let mut looks = 0;
     subscriber
         .follow(&quick(None), &(), &mut |_, event| {
             match event {

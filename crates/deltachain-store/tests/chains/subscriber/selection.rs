@@ -124,10 +124,8 @@ fn without_tensors_only_indexes_are_fetched() {
     let mut next = noise();
     next[..1000].reverse();
     chain.add(state(&[("a", &next)]), &[None, Some(0)]);
-    let (first, second) = (
-        chain.files(0, None)[0].size,
-        chain.files(1, Some(0))[0].size,
-    );
+    let first = chain.files(0, None)[0].size;
+    let second = chain.files(1, Some(0))[0].size;
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path(), &[]);
     for (version, size) in [(0, first), (1, second)] {
@@ -453,7 +451,8 @@ fn what_is_not_taken_is_proven_as_far_as_the_index_says() {
 
 #[test]
 fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
-    let (a, b) = (state(&[("a", &[1])]), state(&[("b", &[2])]));
+    let a = state(&[("a", &[1])]);
+    let b = state(&[("b", &[2])]);
     let digest = |state: &MemoryState| StateDigests::of(state, &()).unwrap().state;
     let mut chain = Chain::new();
     chain.add_as(digest(&a), vec![a.clone(), b.clone()], &[None]);

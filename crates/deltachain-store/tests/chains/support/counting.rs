@@ -51,10 +51,8 @@ impl CountingStore {
         &self,
         listed: BoxStream<'static, Result<ObjectMeta>>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (requests, backwards) = (
-            Arc::clone(&self.requests),
-            self.backwards.load(Ordering::Relaxed),
-        );
+        let requests = Arc::clone(&self.requests);
+        let backwards = self.backwards.load(Ordering::Relaxed);
         let pages = stream::once(listed.try_collect::<Vec<ObjectMeta>>()).map_ok(move |mut all| {
             if backwards {
                 all.reverse();

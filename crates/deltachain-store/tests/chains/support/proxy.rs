@@ -343,7 +343,8 @@ enum Length {
 
 /// Reads the lines of a head without `Connection`, and how the body ends.
 fn read_head(reader: &mut impl BufRead) -> Result<Option<(String, Length)>> {
-    let (mut head, mut length) = (String::new(), Length::UntilEnd);
+    let mut head = String::new();
+    let mut length = Length::UntilEnd;
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {

@@ -112,9 +112,11 @@ pub(crate) fn store_behind(proxy: SocketAddr, prefix: &str, options: StoreOption
 async fn serve(listener: TcpListener, service: S3Service) {
     let alone = Arc::new(Mutex::new(()));
     while let Ok((socket, _)) = listener.accept().await {
-        let (service, alone) = (service.clone(), Arc::clone(&alone));
+        let service = service.clone();
+        let alone = Arc::clone(&alone);
         let answer = service_fn(move |request: Request<Incoming>| {
-            let (service, alone) = (service.clone(), Arc::clone(&alone));
+            let service = service.clone();
+            let alone = Arc::clone(&alone);
             async move {
                 // The server first checks whether the object exists, then writes it: two concurrent
                 // requests would both succeed, which no real server allows.

@@ -81,7 +81,8 @@ impl Front {
             .unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicU64::new(0));
-        let (answer, count) = (Arc::new(answer), Arc::clone(&connections));
+        let answer = Arc::new(answer);
+        let count = Arc::clone(&connections);
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);

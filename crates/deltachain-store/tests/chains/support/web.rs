@@ -37,10 +37,12 @@ impl WebServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicU64::new(0));
-        let (directory, count) = (directory.to_owned(), Arc::clone(&requests));
+        let directory = directory.to_owned();
+        let count = Arc::clone(&requests);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (directory, count) = (directory.clone(), Arc::clone(&count));
+                let directory = directory.clone();
+                let count = Arc::clone(&count);
                 // A client that disconnects is not a fault.
                 thread::spawn(move || {
                     drop(answer(&stream, &directory, knows_ranges, fallback, &count));
@@ -86,10 +88,8 @@ fn answer(
         }
     }
     let mut words = request.split(' ');
-    let (method, path) = (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    );
+    let method = words.next().unwrap_or_default();
+    let path = words.next().unwrap_or_default();
     let content = file(directory, path)
         .filter(|_| method == "GET")
         .and_then(|path| fs::read(path).ok())
