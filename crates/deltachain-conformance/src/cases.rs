@@ -129,6 +129,7 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, beside: Beside<'a>) -> Vec<Case<'
     let expect = &vector.expect;
     let encode = encoded(vector).map(|target| Expectation::Encode { target });
     let is_in_place = vector.features.iter().any(|feature| feature == IN_PLACE);
+    let encode_local = if is_in_place { encode } else { None };
     let questions = [
         asked(Operation::Check, expect.check.as_ref(), Expectation::Check),
         asked(Operation::Apply, expect.apply.as_ref(), Expectation::Apply),
@@ -145,9 +146,7 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, beside: Beside<'a>) -> Vec<Case<'
         ),
         encode.map(|encode| (Operation::EncodeCompact, encode)),
         encode.map(|encode| (Operation::EncodeDirect, encode)),
-        encode
-            .filter(|_| is_in_place)
-            .map(|encode| (Operation::EncodeLocal, encode)),
+        encode_local.map(|encode| (Operation::EncodeLocal, encode)),
         asked(Operation::Document, expect.document.as_ref(), |_| {
             Expectation::Document
         }),

@@ -230,8 +230,12 @@ impl Archive {
     }
 
     fn sealed(&self, link: &[u8]) -> Vec<u8> {
-        let parts = Parts::of(link).filter(|_| self.flags & SEALED != 0);
-        parts.map_or_else(|| link.to_vec(), |parts| parts.join(false))
+        if self.flags & SEALED != 0
+            && let Some(parts) = Parts::of(link)
+        {
+            return parts.join(false);
+        }
+        link.to_vec()
     }
 }
 
@@ -435,7 +439,10 @@ fn digest_at_front(byte: u8, after: &[u8]) -> Option<Digest> {
 
 /// Returns the state digest of the target in a link's header, if the bytes reach that far.
 fn target_of(link: &[u8]) -> Option<Digest> {
-    Some(Digest(*link.get(56..)?.first_chunk()?)).filter(|_| link.starts_with(b"\x89DCF"))
+    if !link.starts_with(b"\x89DCF") {
+        return None;
+    }
+    Some(Digest(*link.get(56..)?.first_chunk()?))
 }
 
 #[cfg(test)]

@@ -74,11 +74,10 @@ pub fn chain(data: &[u8]) {
     let reader = Reader::new(&now);
     let from_nothing = reader.replay(archive.wanted(), None);
     // Only a commit that exists can be accepted.
-    let accept = from_nothing
-        .as_ref()
-        .ok()
-        .filter(|_| archive.flags & ACCEPTED != 0)
-        .map(|reached| reached.commit);
+    let accept = match &from_nothing {
+        Ok(reached) if archive.flags & ACCEPTED != 0 => Some(reached.commit),
+        _ => None,
+    };
     let reader = Reader { accept, ..reader };
     let first = reader.replay(archive.wanted(), held);
     refused_by_rule(&first);
@@ -300,7 +299,7 @@ impl<'a> Reader<'a> {
             (plan.chain, &plan.assets),
             (Digest::of_bytes(&chain), &commit.assets)
         );
-        let start = held.filter(|_| plan.start.is_some());
+        let start = if plan.start.is_some() { held } else { None };
         let shards = start.map(|start| {
             start
                 .shards
@@ -335,10 +334,10 @@ impl<'a> Reader<'a> {
                     .map_err(|error| Failure::File(file, error))?;
             }
         }
-        let held = held
-            .filter(|_| plan.start.is_some())
-            .map(|held| held.shards.clone());
-        let mut shards = held.unwrap_or_else(|| vec![MemoryState::new(); plan.shards.len()]);
+        let mut shards = match held {
+            Some(held) if plan.start.is_some() => held.shards.clone(),
+            _ => vec![MemoryState::new(); plan.shards.len()],
+        };
         for hop in &plan.hops {
             for ((file, target), shard) in hop.files.iter().zip(&hop.shards).zip(&mut shards) {
                 let bytes = self

@@ -95,7 +95,9 @@ pub fn link(data: &[u8]) {
     );
     // Segments are only decoded behind valid checksums, and most have plain streams: then a tighter
     // bound holds.
-    if let Some(parts) = Parts::of(data).filter(|_| peak > limits.memory_to_open(length)) {
+    if peak > limits.memory_to_open(length)
+        && let Some(parts) = Parts::of(data)
+    {
         let declared = parts
             .segments
             .iter()

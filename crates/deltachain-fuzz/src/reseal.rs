@@ -30,9 +30,12 @@ pub fn mutate(
 ) -> usize {
     let mut random = fastrand::Rng::with_seed(seed.into());
     // Now and then nothing is corrected, so that readers see damage, too.
-    let Some(mut parts) = Parts::of(&data[..size]).filter(|_| random.u8(..16) > 0) else {
+    let Some(mut parts) = Parts::of(&data[..size]) else {
         return plainly(data, size, most);
     };
+    if random.u8(..16) == 0 {
+        return plainly(data, size, most);
+    }
     let change = |bytes: &mut Vec<u8>| {
         let before = bytes.len();
         bytes.resize(before + ROOM, 0);
@@ -63,7 +66,9 @@ pub fn mutate(
         _ => change(&mut parts.index),
     }
     let mut file = parts.join(compress);
-    if let Some(promised) = promised(&file).filter(|_| random.u8(..4) > 0) {
+    if let Some(promised) = promised(&file)
+        && random.u8(..4) > 0
+    {
         parts.header[56..88].copy_from_slice(&promised.0);
         file = parts.join(compress);
     }

@@ -257,15 +257,15 @@ impl World {
                 from,
                 snapshot,
             } => {
-                let version = version
-                    .filter(|_| count > 0)
-                    .map(|version| u64::from(version) % count);
+                let version = match version {
+                    Some(version) if count > 0 => Some(u64::from(version) % count),
+                    _ => None,
+                };
                 let target = version.or(count.checked_sub(1)).unwrap_or(0);
-                let from: Vec<u64> = from
-                    .filter(|_| target > 0)
-                    .map(|from| u64::from(from) % target)
-                    .into_iter()
-                    .collect();
+                let from: Vec<u64> = match from {
+                    Some(from) if target > 0 => vec![u64::from(from) % target],
+                    _ => Vec::new(),
+                };
                 let options = CompactOptions::new(self.folder.path().join("compact"))
                     .version(version)
                     .snapshot(snapshot || from.is_empty())
@@ -323,7 +323,7 @@ impl World {
                 self.switches += usize::from(switched.is_some());
                 assert_eq!(
                     switched.map(|switched| switched.version),
-                    held.filter(|_| held != before)
+                    if held == before { None } else { held }
                 );
             }
             Err(error) => {

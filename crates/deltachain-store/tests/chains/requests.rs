@@ -90,7 +90,7 @@ impl Chain {
             let version = self.versions;
             let from = version.checked_sub(1);
             let size = if version == 0 { SNAPSHOT } else { LINK };
-            let note = note.filter(|_| version + 1 == versions);
+            let note = if version + 1 == versions { note } else { None };
             let commit = Commit {
                 version,
                 parent: self.parent,

@@ -651,7 +651,7 @@ impl State {
                 Model::Version(version, digest) => ("held", Some(version), Some(digest)),
                 Model::Torn => ("torn", None, None),
             };
-            let owner = other.as_ref().filter(|_| rank == 0);
+            let owner = if rank == 0 { other.as_ref() } else { None };
             let seconds = owner.map(|_| 47.5);
             json!({
                 "state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds,

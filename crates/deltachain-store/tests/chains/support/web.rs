@@ -90,18 +90,18 @@ fn answer(
     let mut words = request.split(' ');
     let method = words.next().unwrap_or_default();
     let path = words.next().unwrap_or_default();
-    let content = file(directory, path)
-        .filter(|_| method == "GET")
-        .and_then(|path| fs::read(path).ok())
-        .or_else(|| fallback(path).map(<[u8]>::to_vec));
+    let content = match file(directory, path) {
+        Some(path) if method == "GET" => fs::read(path).ok(),
+        _ => None,
+    };
+    let content = content.or_else(|| fallback(path).map(<[u8]>::to_vec));
     let Some(content) = content else {
         return stream.write_all(
             b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
         );
     };
-    let (status, place, body) = match range.filter(|_| knows_ranges) {
-        None => ("200 OK", String::new(), &content[..]),
-        Some((from, to)) => {
+    let (status, place, body) = match range {
+        Some((from, to)) if knows_ranges => {
             let end = content.len().min(to + 1);
             let place = format!(
                 "Content-Range: bytes {from}-{}/{}\r\n",
@@ -110,6 +110,7 @@ fn answer(
             );
             ("206 Partial Content", place, &content[from..end])
         }
+        _ => ("200 OK", String::new(), &content[..]),
     };
     let length = body.len();
     write!(
