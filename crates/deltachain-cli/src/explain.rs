@@ -50,15 +50,14 @@ pub(crate) fn parts() -> Vec<Part> {
 /// USAGE if there is no part of a name.
 pub(crate) fn find<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Part>> {
     let parts = parts();
-    let find = |name| {
-        parts
-            .iter()
-            .find(|part| part.name.eq_ignore_ascii_case(name))
-            .cloned()
-    };
     names
         .into_iter()
-        .map(|name| find(name).ok_or_else(|| unknown(name, &parts)))
+        .map(|name| {
+            let part = parts
+                .iter()
+                .find(|part| part.name.eq_ignore_ascii_case(name));
+            part.cloned().ok_or_else(|| unknown(name, &parts))
+        })
         .collect()
 }
 
