@@ -459,7 +459,7 @@ impl Record {
 
 /// The positions of the elements that change, from their ranks in their classes.
 fn changed_places(classes: &[Option<Class>], count: usize, old: &[u8]) -> Result<Vec<u32>> {
-    // Of each class: the elements that have been met, and the ranks that were among them.
+    // The elements of each class that have been met, and the ranks that were among them.
     let mut met = [0_u64; 256];
     let mut next = [0_usize; 256];
     let mut places = Vec::with_capacity(count);
