@@ -94,7 +94,8 @@ impl LentMemory {
         infos: Vec<TensorInfo>,
         given: &[GivenRow],
         torch: Option<Py<PyAny>>,
-        (caller, wants_sums): (Arc<Caller>, bool),
+        caller: Arc<Caller>,
+        wants_sums: bool,
     ) -> PyResult<Self> {
         let mut finder = Finder::new(py)?;
         let mut rows: Vec<MemoryRow> = Vec::new();
@@ -225,7 +226,7 @@ impl LentMemory {
         gate::attach(|py| check(py, &self.rows, rows))?
     }
 
-    fn add_sums(&self, width: usize, spans: &[Span], (old, new): (&[u8], &[u8])) {
+    fn add_sums(&self, width: usize, spans: &[Span], old: &[u8], new: &[u8]) {
         let Some(sums) = &self.sums else { return };
         let in_piece = PIECE_BYTES / width as u64;
         let mut all: BTreeMap<(usize, u64), LanesOfPiece> = BTreeMap::new();
@@ -456,7 +457,7 @@ impl PlacedMemory for LentMemory {
         old: Vec<u8>,
         new: Vec<u8>,
     ) -> Result<LaneBatch> {
-        self.add_sums(width, &spans, (&old, &new));
+        self.add_sums(width, &spans, &old, &new);
         let rows = rows_of(&spans);
         let lanes = match &mut self.tensors {
             LentTensors::Here(state) => StagedLanes::Here(state.stage(width, spans, old, new)?),
@@ -677,14 +678,7 @@ impl Peers for ProcessGroup {
         let (ranks, failed) = (Arc::clone(&self.ranks), self.exception(error));
         let voted = self.caller.ask(move |py| {
             let voted = ranks.bind(py).call_method1("vote", (failed,));
-            let of = |voted: Bound<'_, PyAny>| -> PyResult<_> {
-                if voted.is_none() {
-                    return Ok(None);
-                }
-                let is_other = is_of_memory(&voted)?;
-                Ok(Some((PyErr::from_value(voted), is_other)))
-            };
-            Ok(voted.and_then(of))
+            Ok(voted.and_then(failure_of))
         })?;
         match voted {
             Ok(None) => Ok(None),
@@ -704,6 +698,15 @@ impl Peers for ProcessGroup {
             }
         }
     }
+}
+
+/// The exception that a vote has ended with, and whether it is about the memory.
+fn failure_of(voted: Bound<'_, PyAny>) -> PyResult<Option<(PyErr, bool)>> {
+    if voted.is_none() {
+        return Ok(None);
+    }
+    let is_of_memory = is_of_memory(&voted)?;
+    Ok(Some((PyErr::from_value(voted), is_of_memory)))
 }
 
 /// Tensors that have been found, until it is known what other processes have.
