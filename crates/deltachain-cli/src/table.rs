@@ -32,7 +32,7 @@ struct Column<'a> {
 }
 
 impl<'a> Column<'a> {
-    /// The column of a title that may begin with `>`, without cells.
+    /// Parses a title, which begins with `>` if the cells stand on the right.
     fn new(title: &'a str) -> Self {
         let (title, is_right) = title
             .strip_prefix('>')

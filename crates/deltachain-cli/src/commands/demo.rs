@@ -104,10 +104,10 @@ pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
         temporary.map_err(|error| Error::io("creating a temporary directory", error))?;
     let directory = args.keep.as_deref().unwrap_or(temporary.path());
     create_empty(directory)?;
-    let steps = checkpoints(directory)?;
+    let steps = write_checkpoints(directory)?;
     let links = MADE
         .iter()
-        .map(|planned| one_link(directory, &steps, planned))
+        .map(|planned| make_link(directory, &steps, planned))
         .collect::<Result<Vec<_>>>()?;
     let chain_bytes = links.iter().take(steps.len());
     let demo = Demo {
@@ -150,12 +150,12 @@ fn apply_and_refuse(directory: &Path, steps: &[PathBuf]) -> Result<[Refused; 2]>
     flipped[middle] ^= 1;
     write(&damaged, &flipped)?;
     Ok([
-        refused(
+        check_refusal(
             "the link of step 1 -> 2 applied to step 0",
             &path[2],
             &steps[0],
         )?,
-        refused(
+        check_refusal(
             "the link of step 0 -> 1 with one bit flipped",
             &damaged,
             &steps[0],
@@ -164,7 +164,7 @@ fn apply_and_refuse(directory: &Path, steps: &[PathBuf]) -> Result<[Refused; 2]>
 }
 
 impl Demo {
-    /// Bytes of a checkpoint.
+    /// Returns the bytes of a checkpoint.
     fn state_bytes(&self) -> u64 {
         self.links[0].report.target_bytes
     }
@@ -211,7 +211,7 @@ impl Demo {
 }
 
 /// Makes a link, applies it, and compares the result with the original.
-fn one_link(directory: &Path, steps: &[PathBuf], planned: &Planned) -> Result<Made> {
+fn make_link(directory: &Path, steps: &[PathBuf], planned: &Planned) -> Result<Made> {
     let Planned {
         name,
         from,
@@ -280,7 +280,7 @@ fn describe(planned: &Planned, report: DiffReport, made: Duration, applied: Dura
 }
 
 /// Writes the checkpoints.
-fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>> {
+fn write_checkpoints(directory: &Path) -> Result<Vec<PathBuf>> {
     let steps: Vec<_> = (0..=LINKS.len())
         .map(|step| directory.join(format!("step{step}.safetensors")))
         .collect();
@@ -299,7 +299,7 @@ fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Applies the link to this base, which must not work.
-fn refused(what: &str, link: &Path, base: &Path) -> Result<Refused> {
+fn check_refusal(what: &str, link: &Path, base: &Path) -> Result<Refused> {
     let checked = OpenedLink::open(link, &Limits::default())
         .and_then(|link| with_base(base, &link, Output::silent()));
     let error = checked

@@ -88,7 +88,7 @@ struct DemoVersion {
 }
 
 impl DemoVersion {
-    /// The line in the table.
+    /// Returns the line for the table.
     fn row(&self) -> Vec<String> {
         let version = &self.published;
         let routes = version
@@ -105,7 +105,7 @@ impl DemoVersion {
         ]
     }
 
-    /// Bytes of the link from the version before.
+    /// Returns the bytes of the link from the version before.
     fn step_bytes(&self) -> u64 {
         let version = &self.published;
         let steps = version
@@ -116,7 +116,7 @@ impl DemoVersion {
     }
 }
 
-/// Bytes of the links through which a follower replays all versions.
+/// Returns the bytes of the links through which a follower replays all versions.
 fn replayed_bytes(versions: &[DemoVersion]) -> u64 {
     versions.iter().map(DemoVersion::step_bytes).sum()
 }

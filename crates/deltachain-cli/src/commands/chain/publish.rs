@@ -72,7 +72,7 @@ pub(crate) fn report(url: &str, published: &PublishReport, output: Output) {
     );
 }
 
-/// The one line about a version whose report could not be written.
+/// Describes a version in one line, for when its report could not be written.
 fn describe_done(url: &str, published: &PublishReport) -> String {
     let what = if published.is_new {
         "is published"
