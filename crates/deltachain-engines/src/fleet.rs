@@ -307,7 +307,7 @@ fn is_at_rest(record: &ServerRecord) -> bool {
     !record.changing && !record.paused
 }
 
-/// Time that a server has for preparing a version.
+/// Returns the time that a server has for preparing a version.
 fn patience(server: &Server, condition: Option<&Condition>) -> Duration {
     let serves = matches!(
         condition,
@@ -631,7 +631,7 @@ impl FleetCore {
 }
 
 impl FollowedServer {
-    /// A server that an earlier process may have followed, which wrote `before`.
+    /// Begins with what an earlier process, which wrote `before`, knew of the server.
     fn new(server: &Server, before: &ServersRecord) -> Self {
         let record = before
             .servers

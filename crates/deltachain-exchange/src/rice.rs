@@ -164,7 +164,7 @@ fn parameter(places: &[u32]) -> u32 {
         .unwrap_or(middle)
 }
 
-/// Bits of the codes with this parameter, less those that all parameters need.
+/// Counts the bits of the codes with this parameter, less those that all parameters need.
 fn cost(places: &[u32], parameter: u32) -> u64 {
     let bits = distances(places).map(|distance| match distance >> parameter {
         quotient if quotient < LONG_QUOTIENT => quotient,
@@ -424,7 +424,7 @@ impl Record {
         self.flags == 1
     }
 
-    /// Number of elements that change, in a class of `size`.
+    /// Returns the number of elements that change, in a class of `size`.
     fn changed(&self, size: u64) -> Result<u64> {
         let Self {
             exponent, ranks, ..
@@ -457,7 +457,7 @@ impl Record {
     }
 }
 
-/// The positions of the elements that change, from their ranks in their classes.
+/// Computes the positions of the elements that change from their ranks in their classes.
 fn changed_places(classes: &[Option<Class>], count: usize, old: &[u8]) -> Result<Vec<u32>> {
     // The elements of each class that have been met, and the ranks that were among them.
     let mut met = [0_u64; 256];
