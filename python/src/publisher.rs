@@ -73,7 +73,7 @@ pub(crate) struct CheckpointTensor {
 }
 
 impl CheckpointTensor {
-    /// The tensor with this number.
+    /// Describes the tensor with this number.
     fn of(files: &SafetensorsState, number: usize, info: &TensorInfo) -> Self {
         let TensorForm { name, dtype, shape } = TensorForm::of(info);
         let (path, offset) = files.place(number);

@@ -419,13 +419,13 @@ pub(crate) fn run_apart<T: Send>(
         Ok(result) => Ok(Some(result)),
         Err(_) if raised.is_some() => raised.map_or(Ok(None), Err),
         Err(_) if is_over => Ok(None),
-        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(late(py, how)),
+        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(late_error(py, how)),
         Err(error) => Err(errors::raised(py, &error)),
     }
 }
 
-/// The error of work that a time limit has ended.
-fn late(py: Python<'_>, how: &How) -> PyErr {
+/// Returns the error of work that a time limit has ended.
+fn late_error(py: Python<'_>, how: &How) -> PyErr {
     let trouble = how.asked.as_ref().and_then(|asked| asked.trouble());
     let why = trouble
         .as_ref()
@@ -496,8 +496,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Shows news to the caller. Stops the work after a signal or an exception, at its end, and when
-    /// its time is over.
+    /// Shows news to the caller. Stops the work after a signal or an exception, at its end, and
+    /// when its time is over.
     fn look(&mut self, py: Python<'_>) {
         self.looked = Instant::now();
         let told = py
