@@ -82,6 +82,172 @@ enum StagedLanes {
     Device(Arc<Py<PyAny>>),
 }
 
+/// A range of bytes that is bound as a row.
+#[derive(PartialEq, Eq, Hash)]
+struct RowRange {
+    begin: usize,
+    length: usize,
+    /// Bytes of a lane.
+    width: usize,
+}
+
+/// Memory of another library than torch.
+struct AloneRange {
+    begin: usize,
+    end: usize,
+    /// The name of the tensor.
+    name: String,
+}
+
+/// The memory of given tensors, which are added one after another.
+struct GivenMemory<'a, 'py> {
+    infos: &'a [TensorInfo],
+    torch: Option<&'a Py<PyAny>>,
+    finder: Finder<'py>,
+    rows: Vec<MemoryRow>,
+    /// The bytes of each row, unless torch reads and writes them.
+    bytes: Vec<ByteView>,
+    regions: Vec<Region>,
+    /// The number of each row, unless torch counts them.
+    numbers: HashMap<RowRange, usize>,
+    alone: Vec<AloneRange>,
+}
+
+impl<'a, 'py> GivenMemory<'a, 'py> {
+    fn new(
+        py: Python<'py>,
+        infos: &'a [TensorInfo],
+        torch: Option<&'a Py<PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            infos,
+            torch,
+            finder: Finder::new(py)?,
+            rows: Vec::new(),
+            bytes: Vec::new(),
+            regions: Vec::new(),
+            numbers: HashMap::new(),
+            alone: Vec::new(),
+        })
+    }
+
+    /// Adds a tensor, or the part of it that begins and ends there in its first dimensions.
+    fn add(
+        &mut self,
+        py: Python<'py>,
+        name: &str,
+        place: &Py<TensorPlace>,
+        index: Vec<Range<u64>>,
+    ) -> PyResult<()> {
+        let info = find(self.infos, name).map(|number| &self.infos[number]);
+        let info = info.ok_or_else(|| usage(py, "the tensor is not in the chain", Some(name)))?;
+        let width = info.dtype().lane_bytes();
+        let mut found = self.finder.locate(py, place.get())?;
+        if found.dtype != info.dtype() {
+            let text = format!(
+                "the chain has {}, this is {}: only memory of the chain's dtype",
+                info.dtype(),
+                found.dtype
+            );
+            return Err(usage(py, text, Some(name)));
+        }
+        if found.shape.contains(&0) {
+            self.regions.push(Region {
+                name: name.into(),
+                row: 0,
+                first: 0,
+                shape: found.shape,
+                strides: None,
+                index,
+            });
+            return Ok(());
+        }
+        let first = found.first_lane(width).ok_or_else(|| {
+            usage(
+                py,
+                "the tensor does not begin with a whole element",
+                Some(name),
+            )
+        })?;
+        let can_move = found.bytes.is_none();
+        let row = self.find_row(place.get().tensor(py), &mut found, width)?;
+        if !found.is_torch {
+            let (begin, length) = found.row;
+            self.alone.push(AloneRange {
+                begin,
+                end: begin + length,
+                name: name.into(),
+            });
+        }
+        if can_move {
+            self.rows[row].places.push(place.clone_ref(py));
+        }
+        self.regions.push(Region {
+            name: name.into(),
+            row,
+            first,
+            shape: found.shape,
+            strides: found.strides,
+            index,
+        });
+        Ok(())
+    }
+
+    /// Returns the number of the row that a tensor lies in. Adds the row if it is new.
+    fn find_row(
+        &mut self,
+        tensor: &Bound<'py, PyAny>,
+        found: &mut TensorLocation,
+        width: usize,
+    ) -> PyResult<usize> {
+        let (begin, length) = found.row;
+        let row = match self.torch {
+            Some(torch) => torch
+                .bind(tensor.py())
+                .call_method1("row", (tensor, width))?
+                .extract()?,
+            None => {
+                let range = RowRange {
+                    begin,
+                    length,
+                    width,
+                };
+                *self.numbers.entry(range).or_insert(self.rows.len())
+            }
+        };
+        if row == self.rows.len() {
+            self.rows.push(MemoryRow {
+                address: begin,
+                places: Vec::new(),
+            });
+            let own = || ByteView::of_address(begin, length, tensor.clone().unbind());
+            if self.torch.is_none() {
+                self.bytes.push(found.bytes.take().unwrap_or_else(own));
+            }
+        }
+        Ok(row)
+    }
+
+    /// Checks that memory of other libraries than torch, whose views are not looked into, does not
+    /// overlap other memory.
+    fn check_alone(&self, py: Python<'_>) -> PyResult<()> {
+        for AloneRange { begin, end, name } in &self.alone {
+            let overlaps = |row: &RowRange| {
+                let other = row.begin..row.begin + row.length;
+                other != (*begin..*end) && other.start < *end && *begin < other.end
+            };
+            if self.numbers.keys().any(overlaps) {
+                return Err(usage(
+                    py,
+                    "the tensor shares a part of its memory with another one",
+                    Some(name),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl LentMemory {
     /// The memory of these tensors of a version, ascending by name; `torch` reads and writes them
     /// if some are on a device.
@@ -94,88 +260,21 @@ impl LentMemory {
         infos: Vec<TensorInfo>,
         given: &[GivenRow],
         torch: Option<Py<PyAny>>,
-        (caller, wants_sums): (Arc<Caller>, bool),
+        caller: Arc<Caller>,
+        wants_sums: bool,
     ) -> PyResult<Self> {
-        let mut finder = Finder::new(py)?;
-        let mut rows: Vec<MemoryRow> = Vec::new();
-        let mut bytes = Vec::new();
-        let mut all = Vec::new();
-        let mut numbers: HashMap<(usize, usize, usize), usize> = HashMap::new();
-        let mut alone: Vec<(usize, usize, String)> = Vec::new();
+        let mut memory = GivenMemory::new(py, &infos, torch.as_ref())?;
         for (name, place, index) in given {
-            let (tensor, index) = (place.get().tensor(py), ranges(index));
-            let info = find(&infos, name).map(|number| &infos[number]);
-            let info =
-                info.ok_or_else(|| usage(py, "the tensor is not in the chain", Some(name)))?;
-            let width = info.dtype().lane_bytes();
-            let found = finder.located(py, place.get())?;
-            let can_move = found.bytes.is_none();
-            if found.dtype != info.dtype() {
-                let text = format!(
-                    "the chain has {}, this is {}: only memory of the chain's dtype",
-                    info.dtype(),
-                    found.dtype
-                );
-                return Err(usage(py, text, Some(name)));
-            }
-            let (begin, length) = found.row;
-            if found.shape.contains(&0) {
-                all.push(Region {
-                    name: name.into(),
-                    row: 0,
-                    first: 0,
-                    shape: found.shape,
-                    strides: None,
-                    index,
-                });
-                continue;
-            }
-            let first = found
-                .address
-                .checked_sub(begin)
-                .filter(|first| first.is_multiple_of(width));
-            let first = first.ok_or_else(|| {
-                usage(
-                    py,
-                    "the tensor does not begin with a whole element",
-                    Some(name),
-                )
-            })?;
-            let row = match &torch {
-                Some(torch) => torch
-                    .bind(py)
-                    .call_method1("row", (tensor, width))?
-                    .extract()?,
-                None => *numbers.entry((begin, length, width)).or_insert(rows.len()),
-            };
-            if row == rows.len() {
-                rows.push(MemoryRow {
-                    address: begin,
-                    places: Vec::new(),
-                });
-                let own = || ByteView::of_address(begin, length, tensor.clone().unbind());
-                if torch.is_none() {
-                    bytes.push(found.bytes.unwrap_or_else(own));
-                }
-            }
-            if !found.is_torch {
-                alone.push((begin, begin + length, name.into()));
-            }
-            if can_move {
-                rows[row].places.push(place.clone_ref(py));
-            }
-            let first = (first / width) as u64;
-            all.push(Region {
-                name: name.into(),
-                row,
-                first,
-                shape: found.shape,
-                strides: found.strides,
-                index,
-            });
+            memory.add(py, name, place, ranges(index))?;
         }
-        check_alone(py, &numbers, &alone)?;
-        let places = Places::new(infos, &all).map_err(|error| raised(py, &error))?;
+        memory.check_alone(py)?;
+        let GivenMemory {
+            rows,
+            bytes,
+            regions,
+            ..
+        } = memory;
+        let places = Places::new(infos, &regions).map_err(|error| raised(py, &error))?;
         let tensors = match torch {
             None => LentTensors::Here(LentState::placed(places, bytes)),
             Some(torch) => LentTensors::Device(DeviceTensors {
@@ -225,7 +324,7 @@ impl LentMemory {
         gate::attach(|py| check(py, &self.rows, rows))?
     }
 
-    fn add_sums(&self, width: usize, spans: &[Span], (old, new): (&[u8], &[u8])) {
+    fn add_sums(&self, width: usize, spans: &[Span], old: &[u8], new: &[u8]) {
         let Some(sums) = &self.sums else { return };
         let in_piece = PIECE_BYTES / width as u64;
         let mut all: BTreeMap<(usize, u64), LanesOfPiece> = BTreeMap::new();
@@ -348,28 +447,6 @@ fn ranges(index: &[(u64, u64)]) -> Vec<Range<u64>> {
     index.iter().map(|&(begin, end)| begin..end).collect()
 }
 
-/// Memory of other libraries than torch, whose views are not looked into, must not overlap other
-/// memory.
-fn check_alone(
-    py: Python<'_>,
-    rows: &HashMap<(usize, usize, usize), usize>,
-    alone: &[(usize, usize, String)],
-) -> PyResult<()> {
-    for (begin, end, name) in alone {
-        let overlaps = |&(other, length, _): &(usize, usize, usize)| {
-            (other, other + length) != (*begin, *end) && other < *end && *begin < other + length
-        };
-        if rows.keys().any(overlaps) {
-            return Err(usage(
-                py,
-                "the tensor shares a part of its memory with another one",
-                Some(name),
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// Refuses tensors that do not lie where they did.
 fn check(py: Python<'_>, all: &[MemoryRow], rows: &[usize]) -> Result<()> {
     let places = rows
@@ -456,7 +533,7 @@ impl PlacedMemory for LentMemory {
         old: Vec<u8>,
         new: Vec<u8>,
     ) -> Result<LaneBatch> {
-        self.add_sums(width, &spans, (&old, &new));
+        self.add_sums(width, &spans, &old, &new);
         let rows = rows_of(&spans);
         let lanes = match &mut self.tensors {
             LentTensors::Here(state) => StagedLanes::Here(state.stage(width, spans, old, new)?),
@@ -677,14 +754,7 @@ impl Peers for ProcessGroup {
         let (ranks, failed) = (Arc::clone(&self.ranks), self.exception(error));
         let voted = self.caller.ask(move |py| {
             let voted = ranks.bind(py).call_method1("vote", (failed,));
-            let of = |voted: Bound<'_, PyAny>| -> PyResult<_> {
-                if voted.is_none() {
-                    return Ok(None);
-                }
-                let is_other = is_of_memory(&voted)?;
-                Ok(Some((PyErr::from_value(voted), is_other)))
-            };
-            Ok(voted.and_then(of))
+            Ok(voted.and_then(failure_of))
         })?;
         match voted {
             Ok(None) => Ok(None),
@@ -706,6 +776,15 @@ impl Peers for ProcessGroup {
     }
 }
 
+/// Returns the exception that a vote has ended with, and whether it is about the memory.
+fn failure_of(voted: Bound<'_, PyAny>) -> PyResult<Option<(PyErr, bool)>> {
+    if voted.is_none() {
+        return Ok(None);
+    }
+    let is_of_memory = is_of_memory(&voted)?;
+    Ok(Some((PyErr::from_value(voted), is_of_memory)))
+}
+
 /// Tensors that have been found, until it is known what other processes have.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct FoundTensors(pub(crate) Mutex<Option<LentMemory>>);
@@ -725,30 +804,12 @@ impl FoundTensors {
 }
 
 impl<'py> Finder<'py> {
-    /// The location of a tensor that can be written to.
-    fn located(&mut self, py: Python<'py>, place: &TensorPlace) -> PyResult<TensorLocation> {
+    /// Finds the location of a tensor that can be written to.
+    fn locate(&mut self, py: Python<'py>, place: &TensorPlace) -> PyResult<TensorLocation> {
         let (name, object) = (place.name(), place.tensor(py));
         let is_torch = self.is_torch(object)?;
         if !is_torch && !self.is_numpy(object)? {
-            let (info, bytes) = self.find(name, object, true)?;
-            let TensorBytes::Here(bytes) = bytes else {
-                return Err(usage(
-                    py,
-                    "only memory of the CPU can be written to in place",
-                    Some(name),
-                ));
-            };
-            let (address, length) = (bytes.bytes().as_ptr().addr(), bytes.bytes().len());
-            let Region { shape, strides, .. } = Region::whole(&info, 0);
-            return Ok(TensorLocation {
-                dtype: info.dtype(),
-                shape,
-                strides,
-                address,
-                row: (address, length),
-                is_torch,
-                bytes: Some(bytes),
-            });
+            return self.locate_buffer(name, object);
         }
         let layout = place.layout(py)?;
         let dtype = self.dtype(name, &object.getattr("dtype")?)?;
@@ -760,14 +821,8 @@ impl<'py> Finder<'py> {
         if !is_torch && !object.getattr("flags")?.getattr("writeable")?.is_truthy()? {
             return Err(usage(py, "the array is read-only", Some(name)));
         }
-        let in_elements = |strides: Vec<i64>| -> Option<Vec<u64>> {
-            strides
-                .into_iter()
-                .map(|stride| (stride % width == 0).then_some(u64::try_from(stride / width).ok()?))
-                .collect()
-        };
         let strides = layout.strides.map(|strides| {
-            in_elements(strides).ok_or_else(|| {
+            in_elements(&strides, width).ok_or_else(|| {
                 usage(
                     py,
                     "its elements lie in reverse, or between others",
@@ -779,16 +834,7 @@ impl<'py> Finder<'py> {
         let row = match layout.storage {
             Some(row) => row,
             None => {
-                let reach = layout
-                    .shape
-                    .iter()
-                    .zip(strides.iter().flatten())
-                    .map(|(length, stride)| length.saturating_sub(1) * stride);
-                let elements = if strides.is_some() {
-                    1 + reach.sum::<u64>()
-                } else {
-                    layout.shape.iter().product()
-                };
+                let elements = extent(&layout.shape, strides.as_deref());
                 let length = usize::try_from(elements.saturating_mul(width.unsigned_abs()));
                 (
                     layout.address,
@@ -796,17 +842,66 @@ impl<'py> Finder<'py> {
                 )
             }
         };
-        let (shape, address) = (layout.shape, layout.address);
         Ok(TensorLocation {
             dtype,
-            shape,
+            shape: layout.shape,
             strides,
-            address,
+            address: layout.address,
             row,
             is_torch,
             bytes: None,
         })
     }
+
+    /// Finds the location of an object with a buffer, of neither torch nor numpy.
+    fn locate_buffer(
+        &mut self,
+        name: &str,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<TensorLocation> {
+        let (info, bytes) = self.find(name, object, true)?;
+        let TensorBytes::Here(bytes) = bytes else {
+            return Err(usage(
+                object.py(),
+                "only memory of the CPU can be written to in place",
+                Some(name),
+            ));
+        };
+        let address = bytes.bytes().as_ptr().addr();
+        let length = bytes.bytes().len();
+        let Region { shape, strides, .. } = Region::whole(&info, 0);
+        Ok(TensorLocation {
+            dtype: info.dtype(),
+            shape,
+            strides,
+            address,
+            row: (address, length),
+            is_torch: false,
+            bytes: Some(bytes),
+        })
+    }
+}
+
+/// Converts strides to elements of `width` bytes. Returns `None` if a stride is negative or no
+/// multiple of that.
+fn in_elements(strides: &[i64], width: i64) -> Option<Vec<u64>> {
+    strides
+        .iter()
+        .map(|stride| (stride % width == 0).then_some(u64::try_from(stride / width).ok()?))
+        .collect()
+}
+
+/// Counts the elements from the first one of an array to its last one. A contiguous array has no
+/// strides.
+fn extent(shape: &[u64], strides: Option<&[u64]>) -> u64 {
+    let Some(strides) = strides else {
+        return shape.iter().product();
+    };
+    let reach = shape
+        .iter()
+        .zip(strides)
+        .map(|(length, stride)| length.saturating_sub(1) * stride);
+    1 + reach.sum::<u64>()
 }
 
 /// Location of a tensor: in a row of bytes, with its address and length.
@@ -819,4 +914,18 @@ struct TensorLocation {
     is_torch: bool,
     /// The bytes of an object that does not move them.
     bytes: Option<ByteView>,
+}
+
+impl TensorLocation {
+    /// Returns the number of the first lane in the row, if the tensor begins with a whole lane of
+    /// `width` bytes.
+    fn first_lane(&self, width: usize) -> Option<u64> {
+        let (begin, _) = self.row;
+        let first = self.address.checked_sub(begin)?;
+        if first.is_multiple_of(width) {
+            Some((first / width) as u64)
+        } else {
+            None
+        }
+    }
 }

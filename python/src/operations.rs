@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
 use deltachain::tensor::{Digest, total_bytes};
@@ -16,11 +16,11 @@ use pyo3::{Borrowed, FromPyObject};
 
 use crate::errors::{refused, usage};
 use crate::forms::{TensorDigest, forms};
-use crate::given::GivenState;
+use crate::given::{GivenState, Readable};
 use crate::link::{Link, LinkSource, OpenLink};
 use crate::settings::Named;
 use crate::tensors::TensorRoom;
-use crate::work::{How, Threads, run};
+use crate::work::{How, Threads, WorkPhase, run};
 
 /// A digest that is given as text.
 pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Digest>> {
@@ -113,73 +113,91 @@ pub(crate) fn diff(
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<MadeLink> {
-    let DiffSettings {
-        profile,
-        metadata,
-        replace,
-    } = settings.0;
-    let (base, target) = (GivenState::of(base)?, GivenState::of(target)?);
-    let (made, link) = run(
-        py,
-        &How {
-            threads,
-            progress,
-            ..How::default()
-        },
-        |watch| {
-            let mut metadata = metadata;
-            let compare = watch.of(Phase::Compare);
-            if let (Some(out), GivenState::Path(target)) = (&out, &target)
-                && !matches!(base, GivenState::Tensors(_))
-            {
-                // From files to a file: with the layout, as the tool does it.
-                let options = FileOptions::default().profile(profile.0).metadata(metadata);
-                let options = options.replace(replace).progress(&compare);
-                let made = if let GivenState::Path(base) = &base {
-                    files::diff(base, target, out, &options)?
-                } else {
-                    files::snapshot(target, out, &options)?
-                };
-                return Ok((made, None));
-            }
-            let (base, target) = (base.open()?, target.open()?);
-            metadata.remove(LAYOUT_KEY);
-            // Tensors in memory have no files: their result is divided into files like the base.
-            if let Some(layout) = target.layout()
-                && let Some(text) =
-                    Layout::metadata_value(layout, base.layout(), target.state().tensors())
-            {
-                metadata.insert(LAYOUT_KEY.to_owned(), text);
-            }
-            compare.expect(
-                total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()),
-            );
-            let options = DiffOptions::default()
-                .profile(profile.0)
-                .metadata(metadata)
-                .progress(&compare);
-            let diff = |out: &mut dyn std::io::Write| {
-                deltachain::diff(base.state(), target.state(), &options, out)
-            };
-            if let Some(out) = &out {
-                base.check_apart(out)?;
-                target.check_apart(out)?;
-                let mut file = OutputFile::create(out, replace)?;
-                let made = diff(&mut file).map_err(|error| error.in_file(out))?;
-                compare.advance(0)?;
-                file.commit()?;
-                return Ok((made, None));
-            }
-            let mut bytes = Vec::new();
-            let made = diff(&mut bytes)?;
-            let link = LinkReader::open(LinkSource(Box::new(bytes)), &Limits::default())?;
-            Ok((made, Some(link)))
-        },
-    )?;
+    let settings = settings.0;
+    let base = GivenState::of(base)?;
+    let target = GivenState::of(target)?;
+    let how = How {
+        threads,
+        progress,
+        ..How::default()
+    };
+    let (made, link) = run(py, &how, |watch| {
+        let compare = watch.of(Phase::Compare);
+        if let (Some(out), GivenState::Path(target)) = (&out, &target)
+            && !matches!(base, GivenState::Tensors(_))
+        {
+            let made = diff_files(&base, target, out, settings, &compare)?;
+            return Ok((made, None));
+        }
+        diff_states(
+            &base.open()?,
+            &target.open()?,
+            out.as_deref(),
+            settings,
+            &compare,
+        )
+    })?;
     Ok(MadeLink {
         link: link.map(|link| Link::new(link, None)),
         report: LinkFigures::of(&made),
     })
+}
+
+/// Makes a link from files, or nothing, to files: with the layout, as the tool does it.
+fn diff_files(
+    base: &GivenState,
+    target: &Path,
+    out: &Path,
+    settings: DiffSettings,
+    compare: &WorkPhase<'_>,
+) -> Result<DiffReport> {
+    let options = FileOptions::default()
+        .profile(settings.profile.0)
+        .metadata(settings.metadata)
+        .replace(settings.replace)
+        .progress(compare);
+    if let GivenState::Path(base) = base {
+        files::diff(base, target, out, &options)
+    } else {
+        files::snapshot(target, out, &options)
+    }
+}
+
+/// Makes a link between states: in a file if there is a path, else in memory.
+fn diff_states(
+    base: &Readable<'_>,
+    target: &Readable<'_>,
+    out: Option<&Path>,
+    settings: DiffSettings,
+    compare: &WorkPhase<'_>,
+) -> Result<(DiffReport, Option<LinkReader<LinkSource>>)> {
+    let mut metadata = settings.metadata;
+    metadata.remove(LAYOUT_KEY);
+    // Tensors in memory have no files: their result is divided into files like the base.
+    if let Some(layout) = target.layout()
+        && let Some(text) = Layout::metadata_value(layout, base.layout(), target.state().tensors())
+    {
+        metadata.insert(LAYOUT_KEY.to_owned(), text);
+    }
+    compare.expect(total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()));
+    let options = DiffOptions::default()
+        .profile(settings.profile.0)
+        .metadata(metadata)
+        .progress(compare);
+    let Some(out) = out else {
+        let mut bytes = Vec::new();
+        let made = deltachain::diff(base.state(), target.state(), &options, &mut bytes)?;
+        let link = LinkReader::open(LinkSource(Box::new(bytes)), &Limits::default())?;
+        return Ok((made, Some(link)));
+    };
+    base.check_apart(out)?;
+    target.check_apart(out)?;
+    let mut file = OutputFile::create(out, settings.replace)?;
+    let made = deltachain::diff(base.state(), target.state(), &options, &mut file)
+        .map_err(|error| error.in_file(out))?;
+    compare.advance(0)?;
+    file.commit()?;
+    Ok((made, None))
 }
 
 /// The figures of an apply to files, by the names of `deltachain.reports.ApplyReport`.

@@ -72,22 +72,27 @@ pub(crate) struct CheckpointTensor {
     offset: u64,
 }
 
-/// Reads the headers of a safetensors file, or of a directory of them. Keys and values of metadata
-/// have the folder of their file before them, like tensors.
-#[pyfunction]
-pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> {
-    let files = run(py, &How::default(), |_| SafetensorsState::open(&path))?;
-    let tensor = |(number, info)| {
+impl CheckpointTensor {
+    /// Describes the tensor with this number.
+    fn of(files: &SafetensorsState, number: usize, info: &TensorInfo) -> Self {
         let TensorForm { name, dtype, shape } = TensorForm::of(info);
         let (path, offset) = files.place(number);
-        CheckpointTensor {
+        Self {
             name,
             dtype,
             shape,
             path: path.to_owned(),
             offset,
         }
-    };
+    }
+}
+
+/// Reads the headers of a safetensors file, or of a directory of them. Keys and values of metadata
+/// have the folder of their file before them, like tensors.
+#[pyfunction]
+pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> {
+    let files = run(py, &How::default(), |_| SafetensorsState::open(&path))?;
+    let tensors = files.tensors().iter().enumerate();
     let notes = files.layout().files().iter().flat_map(|file| {
         let named = |text: &str| format!("{}{text}", file.folder());
         file.metadata
@@ -96,7 +101,9 @@ pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> 
             .map(move |(key, value)| (named(key), named(value)))
     });
     Ok(Checkpoint {
-        tensors: files.tensors().iter().enumerate().map(tensor).collect(),
+        tensors: tensors
+            .map(|(number, info)| CheckpointTensor::of(&files, number, info))
+            .collect(),
         metadata: notes.collect(),
     })
 }

@@ -30,35 +30,37 @@ pub(crate) struct TrustedKeys {
 
 /// The signers that are given.
 pub(crate) fn signers(py: Python<'_>, given: Vec<KeySigner>) -> PyResult<Vec<Arc<dyn Signer>>> {
-    let signer = |KeySigner { key, function }| -> Result<Arc<dyn Signer>> {
-        Ok(match function {
-            None => Arc::new(SigningKey::parse(&key)?),
-            Some(function) => Arc::new(SignerFunction {
-                public: key.parse()?,
-                function,
-            }),
-        })
-    };
     given
         .into_iter()
-        .map(signer)
+        .map(parse_signer)
         .collect::<Result<_>>()
         .map_err(|error| raised(py, &error))
 }
 
+fn parse_signer(KeySigner { key, function }: KeySigner) -> Result<Arc<dyn Signer>> {
+    Ok(match function {
+        None => Arc::new(SigningKey::parse(&key)?),
+        Some(function) => Arc::new(SignerFunction {
+            public: key.parse()?,
+            function,
+        }),
+    })
+}
+
 /// Whom to trust.
 pub(crate) fn trust(py: Python<'_>, given: Option<TrustedKeys>) -> PyResult<Option<Trust>> {
-    let trust = |TrustedKeys { keys, quorum }| {
-        let keys = keys
-            .iter()
-            .map(|key| key.parse())
-            .collect::<Result<Vec<TrustedKey>>>()?;
-        Trust::new(keys, quorum)
-    };
     given
-        .map(trust)
+        .map(|given| parse_trust(&given))
         .transpose()
         .map_err(|error| raised(py, &error))
+}
+
+fn parse_trust(TrustedKeys { keys, quorum }: &TrustedKeys) -> Result<Trust> {
+    let keys = keys
+        .iter()
+        .map(|key| key.parse())
+        .collect::<Result<Vec<TrustedKey>>>()?;
+    Trust::new(keys, *quorum)
 }
 
 /// A secret key of this name, as text.
@@ -96,17 +98,16 @@ impl Signer for SignerFunction {
                 .and_then(|bytes| <[u8; 64]>::try_from(bytes).ok()))
         })?;
         let key = self.public.name();
-        let failed = |error: PyErr| {
+        let given = asked.map_err(|error| {
             Error::io(
                 format!("signing with {key}"),
                 io::Error::other(error.to_string()),
             )
-        };
-        let refused = || {
+        })?;
+        given.ok_or_else(|| {
             Error::usage(format!(
                 "the function that signs with {key} must return 64 bytes"
             ))
-        };
-        asked.map_err(failed)?.ok_or_else(refused)
+        })
     }
 }

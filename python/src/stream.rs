@@ -58,26 +58,14 @@ impl Stream {
         // takes nothing.
         let pool = new_pool(py, threads)?;
         let (sender, receiver) = sync_channel(AHEAD);
-        let make = move || {
-            let (mut waiting, mut bytes) = (Vec::new(), 0);
-            let mut take = |info: &TensorInfo, data: Vec<u8>| {
-                bytes += data.len();
-                waiting.push((info.clone(), data));
-                if bytes < TOGETHER {
-                    return Ok(());
-                }
-                bytes = 0;
-                send(&sender, std::mem::take(&mut waiting))
-            };
-            let made = pool.install(|| version.each_tensor(&mut take, &()));
-            let made = made.and_then(|()| send(&sender, waiting));
-            drop(version);
-            // A receiver that is gone does not need the end.
-            let _ = sender.send(made.map(|()| None));
-        };
         let thread = thread::Builder::new()
             .name("deltachain-tensors".to_owned())
-            .spawn(make);
+            .spawn(move || {
+                let sent = pool.install(|| send_tensors(&version, &sender));
+                drop(version);
+                // A receiver that is gone does not need the end.
+                let _ = sender.send(sent.map(|()| None));
+            });
         let thread = thread.map_err(|error| usage(py, format!("threads: {error}"), None))?;
         Ok(Self(Mutex::new(Some((receiver, thread)))))
     }
@@ -133,9 +121,41 @@ impl Stream {
     }
 }
 
-/// Waits until the last one has been taken.
-fn send(sender: &SyncSender<Message>, tensors: Vec<(TensorInfo, Vec<u8>)>) -> Result<()> {
-    sender
-        .send(Ok(Some(tensors)))
-        .map_err(|_| Error::usage("stopped"))
+/// Builds a version, and sends its tensors.
+fn send_tensors(version: &LentVersion, sender: &SyncSender<Message>) -> Result<()> {
+    let mut batch = Batch {
+        sender,
+        tensors: Vec::new(),
+        bytes: 0,
+    };
+    version.each_tensor(&mut |info, data| batch.add(info, data), &())?;
+    batch.send()
+}
+
+/// Tensors that are sent together.
+struct Batch<'a> {
+    sender: &'a SyncSender<Message>,
+    tensors: Vec<(TensorInfo, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Batch<'_> {
+    /// Adds a tensor. Sends the batch when it is large enough.
+    fn add(&mut self, info: &TensorInfo, data: Vec<u8>) -> Result<()> {
+        self.bytes += data.len();
+        self.tensors.push((info.clone(), data));
+        if self.bytes < TOGETHER {
+            return Ok(());
+        }
+        self.send()
+    }
+
+    /// Waits until the last one has been taken.
+    fn send(&mut self) -> Result<()> {
+        self.bytes = 0;
+        let tensors = std::mem::take(&mut self.tensors);
+        self.sender
+            .send(Ok(Some(tensors)))
+            .map_err(|_| Error::usage("stopped"))
+    }
 }

@@ -34,7 +34,8 @@ use crate::signing::{TrustedKeys, trust as trusted};
 use crate::store::Store;
 use crate::stream::Stream;
 use crate::work::{
-    AskedStore, Caller, How, OfProcess, Threads, new_pool, run, run_apart, run_until, seconds,
+    AskedStore, Caller, How, OfProcess, Threads, Watch, new_pool, run, run_apart, run_until,
+    seconds,
 };
 
 /// The copy that is kept at a version, by its kind.
@@ -311,6 +312,18 @@ pub(crate) struct PieceSums {
     old: (u32, u32),
     /// The sums of the new values.
     new: (u32, u32),
+}
+
+impl PieceSums {
+    fn of(storage: usize, piece: u64, sums: [Sums; 2]) -> Self {
+        let [old, new] = sums.map(|sums| sums.numbers().into());
+        Self {
+            storage,
+            piece,
+            old,
+            new,
+        }
+    }
 }
 
 /// The distance of a version from the head of its chain, by the names of `deltachain`'s `Lag`.
@@ -596,14 +609,11 @@ impl Follower {
             let is_half_done = AtomicBool::new(false);
             let how = self.with_caller(py, self.stoppable(py, None), ranks.is_some())?;
             let peers = self.peers(ranks);
-            let (copy_of, made) = (copy.get_mut(py)?, made.get_mut(py)?);
-            let switched = self.exchange(
-                py,
-                (copy_of, made),
-                (prepared, &*peers),
-                &is_half_done,
-                &how,
-            );
+            let copy_of = copy.get_mut(py)?;
+            let made = made.get_mut(py)?;
+            let switched = run(py, &how, |watch| {
+                self.exchange(copy_of, made, prepared, &*peers, &is_half_done, watch)
+            });
             if is_half_done.into_inner() {
                 // The call panicked, and the content of the copy is unknown.
                 close(py, &mut copy)?;
@@ -708,7 +718,8 @@ impl Follower {
             infos,
             &given,
             torch,
-            (Arc::clone(&self.caller), wants_sums),
+            Arc::clone(&self.caller),
+            wants_sums,
         )?;
         version
             .check_ties(lent.places())
@@ -720,21 +731,9 @@ impl Follower {
     /// in the same memory.
     fn fits(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<bool> {
         let version = prepared.version_in_place(py)?;
-        let fits = |places: &Places| {
-            let is_same = places
-                .tensors()
-                .iter()
-                .eq(version.tensors().into_iter().map(|(info, _)| info));
-            if is_same {
-                version.check_ties(places).map(|()| true)
-            } else {
-                Ok(false)
-            }
-        };
-        let found = self.with_into(py, |follower| {
-            follower
-                .memory()
-                .map_or(Ok(false), |lent| fits(lent.places()))
+        let found = self.with_into(py, |follower| match follower.memory() {
+            Some(lent) => fits(lent.places(), &version),
+            None => Ok(false),
         });
         found?.map_err(|error| raised(py, &error))
     }
@@ -964,48 +963,47 @@ impl Follower {
     /// waiting for a switch, not the switch.
     fn exchange(
         &self,
-        py: Python<'_>,
-        (copy, made): (&mut Keeper, &mut Pending),
-        (prepared, peers): (&PreparedUpdate, &(dyn Peers + Send)),
+        copy: &mut Keeper,
+        made: &mut Pending,
+        prepared: &PreparedUpdate,
+        peers: &dyn Peers,
         is_half_done: &AtomicBool,
-        how: &How,
-    ) -> PyResult<()> {
-        run(py, how, |watch| {
-            let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
-            let is_in_memory = !matches!(copy, Keeper::Directory(_));
-            is_half_done.store(is_in_memory, Ordering::SeqCst);
-            let failed = || Error::usage("the switch to this version has failed: prepare it again");
-            let told = match (&mut *copy, made) {
-                (Keeper::Memory(own), Pending::Memory(patches)) => own
-                    .apply(patches)
-                    .map(|switched| SwitchFacts::of(&switched)),
-                (Keeper::Into(lent), Pending::Into(version)) => {
-                    let version = Arc::get_mut(version)
-                        .ok_or_else(|| Error::usage("the version is being read"));
-                    version
-                        .and_then(|version| lent.apply(version, peers, watch))
-                        .map(|switched| SwitchFacts::of(&switched))
-                }
-                (Keeper::Directory(directory), Pending::Directory(files)) => {
-                    let files = files.take().ok_or_else(failed);
-                    files
-                        .and_then(|files| directory.apply(files))
-                        .map(|switched| SwitchFacts::of(&switched))
-                }
-                _ => Err(Error::usage("this was prepared by another subscriber")),
-            };
-            is_half_done.store(false, Ordering::SeqCst);
-            // In memory an error comes before anything is changed, or it knows; in a directory,
-            // `current` may lead to either version then.
-            self.is_torn.store(
-                told.is_err() && (was_torn || !is_in_memory),
-                Ordering::SeqCst,
-            );
-            let told = told?;
-            self.switches.fetch_add(1, Ordering::SeqCst);
-            *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
-            Ok(())
-        })
+        watch: &Watch,
+    ) -> Result<()> {
+        let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
+        let is_in_memory = !matches!(copy, Keeper::Directory(_));
+        is_half_done.store(is_in_memory, Ordering::SeqCst);
+        let failed = || Error::usage("the switch to this version has failed: prepare it again");
+        let told = match (&mut *copy, made) {
+            (Keeper::Memory(own), Pending::Memory(patches)) => own
+                .apply(patches)
+                .map(|switched| SwitchFacts::of(&switched)),
+            (Keeper::Into(lent), Pending::Into(version)) => {
+                let version =
+                    Arc::get_mut(version).ok_or_else(|| Error::usage("the version is being read"));
+                version
+                    .and_then(|version| lent.apply(version, peers, watch))
+                    .map(|switched| SwitchFacts::of(&switched))
+            }
+            (Keeper::Directory(directory), Pending::Directory(files)) => {
+                let files = files.take().ok_or_else(failed);
+                files
+                    .and_then(|files| directory.apply(files))
+                    .map(|switched| SwitchFacts::of(&switched))
+            }
+            _ => Err(Error::usage("this was prepared by another subscriber")),
+        };
+        is_half_done.store(false, Ordering::SeqCst);
+        // In memory an error comes before anything is changed, or it knows; in a directory,
+        // `current` may lead to either version then.
+        self.is_torn.store(
+            told.is_err() && (was_torn || !is_in_memory),
+            Ordering::SeqCst,
+        );
+        let told = told?;
+        self.switches.fetch_add(1, Ordering::SeqCst);
+        *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+        Ok(())
     }
 
     /// The newest version that exists and that the trusted keys have not signed, as far as is
@@ -1036,6 +1034,19 @@ impl Follower {
             asked: Some(Arc::clone(&self.asked)),
             ..self.how(py, until)
         }
+    }
+}
+
+/// Whether a version has the tensors of these places.
+fn fits(places: &Places, version: &LentVersion) -> Result<bool> {
+    let is_same = places
+        .tensors()
+        .iter()
+        .eq(version.tensors().into_iter().map(|(info, _)| info));
+    if is_same {
+        version.check_ties(places).map(|()| true)
+    } else {
+        Ok(false)
     }
 }
 
@@ -1186,16 +1197,9 @@ impl PreparedUpdate {
             return Ok(None);
         }
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let row = |(&(storage, piece), sums): (&(usize, u64), &[Sums; 2])| {
-            let [old, new] = sums.map(|sums| sums.numbers().into());
-            PieceSums {
-                storage,
-                piece,
-                old,
-                new,
-            }
-        };
-        Ok(Some(sums.iter().map(row).collect()))
+        let sums = sums.iter();
+        let pieces = sums.map(|((storage, piece), sums)| PieceSums::of(*storage, *piece, *sums));
+        Ok(Some(pieces.collect()))
     }
 
     /// Equal in all processes that work from the same table and sums, with the same links.

@@ -126,20 +126,35 @@ impl<'py> Finder<'py> {
         checked(object.py(), name, found?)
     }
 
+    /// Same as [`find`](Self::find), with the name as Python has it.
+    fn find_named(
+        &mut self,
+        name: &Bound<'py, PyAny>,
+        object: &Bound<'py, PyAny>,
+        writable: bool,
+    ) -> PyResult<(TensorInfo, TensorBytes)> {
+        let py = name.py();
+        let Ok(name) = name.cast::<PyString>() else {
+            return Err(usage(
+                py,
+                format!("names of tensors must be strings, not {}", name.repr()?),
+                None,
+            ));
+        };
+        let name = name.to_cow().or_else(|_| {
+            Err(usage(
+                py,
+                format!("the name {} is not Unicode text", name.repr()?),
+                None,
+            ))
+        })?;
+        self.find(&name, object, writable)
+    }
+
     fn of_torch(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<FoundTensor> {
         let py = object.py();
         let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
-        let layout = object.getattr(intern!(py, "layout"))?.str()?;
-        // Nested tensors have no shape, and the others' elements are not in one row.
-        if layout.to_cow()? != "torch.strided"
-            || object.getattr(intern!(py, "is_nested"))?.is_truthy()?
-        {
-            return Err(usage(
-                py,
-                "the tensor is sparse or nested: give a dense one",
-                Some(name),
-            ));
-        }
+        check_dense(name, object)?;
         let mut shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
         if object.hasattr(intern!(py, "to_local"))? {
             let text = "the tensor is spread over processes (DTensor): gather it, or let a Publisher with a group do so";
@@ -164,25 +179,7 @@ impl<'py> Finder<'py> {
                 bytes: TensorBytes::Elsewhere(reader.unbind()),
             });
         }
-        if !object
-            .call_method0(intern!(py, "is_contiguous"))?
-            .is_truthy()?
-        {
-            return Err(usage(
-                py,
-                "the tensor is not contiguous: give tensor.contiguous()",
-                Some(name),
-            ));
-        }
-        if object.call_method0(intern!(py, "is_conj"))?.is_truthy()?
-            || object.call_method0(intern!(py, "is_neg"))?.is_truthy()?
-        {
-            return Err(usage(
-                py,
-                "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()",
-                Some(name),
-            ));
-        }
+        check_contiguous(name, object)?;
         let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
         let address = TensorPlace::of(name, object)?.layout(py)?.address;
         let bytes = ByteView::of_address(address, length, object.clone().unbind());
@@ -283,7 +280,7 @@ impl<'py> Finder<'py> {
             .getattr("dtype_name")?
             .call1((object,))?
             .extract()?;
-        let unknown = || {
+        let Some(dtype) = Dtype::from_name(&named) else {
             let text = if named.starts_with('>') {
                 format!(
                     "the bytes are in another order (dtype {named}): give \
@@ -292,12 +289,53 @@ impl<'py> Finder<'py> {
             } else {
                 format!("unknown dtype {object}")
             };
-            usage(object.py(), text, Some(name))
+            return Err(usage(object.py(), text, Some(name)));
         };
-        let dtype = Dtype::from_name(&named).ok_or_else(unknown)?;
         self.dtypes.insert(key, dtype);
         Ok(dtype)
     }
+}
+
+/// Refuses tensors of torch that are not dense. Nested ones have no shape, and the others' elements
+/// are not in one row.
+fn check_dense(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = object.py();
+    let layout = object.getattr(intern!(py, "layout"))?.str()?;
+    if layout.to_cow()? != "torch.strided"
+        || object.getattr(intern!(py, "is_nested"))?.is_truthy()?
+    {
+        return Err(usage(
+            py,
+            "the tensor is sparse or nested: give a dense one",
+            Some(name),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses tensors of torch whose values are not, one after another, in their memory.
+fn check_contiguous(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = object.py();
+    if !object
+        .call_method0(intern!(py, "is_contiguous"))?
+        .is_truthy()?
+    {
+        return Err(usage(
+            py,
+            "the tensor is not contiguous: give tensor.contiguous()",
+            Some(name),
+        ));
+    }
+    if object.call_method0(intern!(py, "is_conj"))?.is_truthy()?
+        || object.call_method0(intern!(py, "is_neg"))?.is_truthy()?
+    {
+        return Err(usage(
+            py,
+            "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()",
+            Some(name),
+        ));
+    }
+    Ok(())
 }
 
 /// The dtype with a name of SPEC section 2.1.
@@ -358,45 +396,24 @@ impl Tensors {
 }
 
 /// Name, dtype, shape and bytes of all tensors, ascending by name.
-fn found<'py>(
-    object: &Bound<'py, PyAny>,
-    writable: bool,
-) -> PyResult<Vec<(TensorInfo, TensorBytes)>> {
+fn found(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Vec<(TensorInfo, TensorBytes)>> {
     let py = object.py();
     let mut finder = Finder::new(py)?;
     let mut all = Vec::new();
-    let mut add = |name: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>| -> PyResult<()> {
-        let Ok(name) = name.cast::<PyString>() else {
-            return Err(usage(
-                py,
-                format!("names of tensors must be strings, not {}", name.repr()?),
-                None,
-            ));
-        };
-        let name = name.to_cow().or_else(|_| {
-            Err(usage(
-                py,
-                format!("the name {} is not Unicode text", name.repr()?),
-                None,
-            ))
-        })?;
-        all.push(finder.find(&name, value, writable)?);
-        Ok(())
-    };
     if let Ok(mapping) = object.cast::<PyDict>() {
         for (name, value) in mapping.iter() {
-            add(&name, &value)?;
+            all.push(finder.find_named(&name, &value, writable)?);
         }
     } else if let Ok(mapping) = object.cast::<PyMapping>() {
         for item in mapping.items()?.iter() {
             let item = item.cast_into::<PyTuple>()?;
-            add(&item.get_item(0)?, &item.get_item(1)?)?;
+            all.push(finder.find_named(&item.get_item(0)?, &item.get_item(1)?, writable)?);
         }
     } else if object.hasattr("get_tensor")? && object.hasattr("keys")? {
         for name in object.call_method0("keys")?.try_iter()? {
             let name = name?;
             let value = object.call_method1("get_tensor", (&name,))?;
-            add(&name, &value)?;
+            all.push(finder.find_named(&name, &value, writable)?);
         }
     } else {
         let kind = object.get_type();

@@ -389,9 +389,7 @@ pub(crate) fn run_apart<T: Send>(
         caller.listens(Some(asks.clone()));
     }
     let done = Mutex::new(None);
-    let mut stopped: Option<PyErr> = None;
-    let mut is_over = false;
-    let mut looked = Instant::now();
+    let mut waiting = Waiting::new(how, &watch);
     let result = thread::scope(|scope| {
         let worker = thread::Builder::new().spawn_scoped(scope, || {
             *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(caught(|| work(&watch)));
@@ -399,34 +397,15 @@ pub(crate) fn run_apart<T: Send>(
             let _ = asks.send(Box::new(|_| {}));
         });
         if let Err(error) = worker {
-            stopped = Some(errors::raised(py, &Error::io("starting a thread", error)));
+            let error = Error::io("starting a thread", error);
+            waiting.stopped = Some(errors::raised(py, &error));
             return None;
         }
-        loop {
-            // Inside until the next wait: this thread is about to take the interpreter's lock.
-            let (ask, _inside) = py.detach(|| {
-                let asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
-                (asked.recv_timeout(LOOK), gate::enter_or_wait())
-            });
-            if let Ok(ask) = ask {
-                ask(py);
-            }
-            if let Some(result) = done.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                return result;
-            }
-            if stopped.is_none() && looked.elapsed() >= LOOK {
-                looked = Instant::now();
-                let told = py.check_signals().and_then(|()| watch.tell(py, how));
-                match told.and_then(|()| how.is_over(py)) {
-                    Err(error) => stopped = Some(error),
-                    Ok(now) => is_over |= now,
-                }
-                if stopped.is_some() || is_over || watch.is_late() {
-                    how.stop(&watch);
-                }
-            }
-        }
+        waiting.wait(py, &asked, &done)
     });
+    let Waiting {
+        stopped, is_over, ..
+    } = waiting;
     let raised = how.caller.as_ref().and_then(|caller| {
         caller.listens(None);
         caller.take()
@@ -440,24 +419,97 @@ pub(crate) fn run_apart<T: Send>(
         Ok(result) => Ok(Some(result)),
         Err(_) if raised.is_some() => raised.map_or(Ok(None), Err),
         Err(_) if is_over => Ok(None),
-        Err(_) if watch.was_late.load(Ordering::Relaxed) => {
-            let trouble = how.asked.as_ref().and_then(|asked| asked.trouble());
-            let why = trouble
-                .as_ref()
-                .or(how.waits_for.as_ref())
-                .map(|why| format!(": {why}"))
-                .unwrap_or_default();
-            let advice = if trouble.is_some() {
-                "check the address, the network and the store; then call again, or allow more time"
-            } else if how.is_unsigned {
-                "compare the keys of trust= with those that sign the chain"
-            } else {
-                "call again, or allow more time"
-            };
-            let message = format!("the time is over{why}");
-            Err(errors::advised(py, "TIMEOUT", &message, advice))
-        }
+        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(late_error(py, how)),
         Err(error) => Err(errors::raised(py, &error)),
+    }
+}
+
+/// Returns the error of work that a time limit has ended.
+fn late_error(py: Python<'_>, how: &How) -> PyErr {
+    let trouble = how.asked.as_ref().and_then(|asked| asked.trouble());
+    let why = trouble
+        .as_ref()
+        .or(how.waits_for.as_ref())
+        .map(|why| format!(": {why}"))
+        .unwrap_or_default();
+    let advice = if trouble.is_some() {
+        "check the address, the network and the store; then call again, or allow more time"
+    } else if how.is_unsigned {
+        "compare the keys of trust= with those that sign the chain"
+    } else {
+        "call again, or allow more time"
+    };
+    let message = format!("the time is over{why}");
+    errors::advised(py, "TIMEOUT", &message, advice)
+}
+
+/// The result of work that another thread does: outside is `None` before it has ended, inside if it
+/// has panicked.
+type Done<T> = Mutex<Option<Option<Result<T>>>>;
+
+/// The caller's thread while work runs in another one.
+struct Waiting<'a> {
+    how: &'a How,
+    watch: &'a Watch,
+    /// The exception that has ended the work: a signal, or the caller's progress.
+    stopped: Option<PyErr>,
+    /// Whether [`How::until`] has ended the work.
+    is_over: bool,
+    /// The last look for signals.
+    looked: Instant,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(how: &'a How, watch: &'a Watch) -> Self {
+        Self {
+            how,
+            watch,
+            stopped: None,
+            is_over: false,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Waits for the result, and does what the work asks for meanwhile. Returns nothing if the work
+    /// has panicked.
+    fn wait<T: Send>(
+        &mut self,
+        py: Python<'_>,
+        asked: &Mutex<mpsc::Receiver<Request>>,
+        done: &Done<T>,
+    ) -> Option<Result<T>> {
+        loop {
+            // Inside until the next wait: this thread is about to take the interpreter's lock.
+            let (ask, _inside) = py.detach(|| {
+                let asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+                (asked.recv_timeout(LOOK), gate::enter_or_wait())
+            });
+            if let Ok(ask) = ask {
+                ask(py);
+            }
+            if let Some(result) = done.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return result;
+            }
+            if self.stopped.is_none() && self.looked.elapsed() >= LOOK {
+                self.look(py);
+            }
+        }
+    }
+
+    /// Shows news to the caller. Stops the work after a signal or an exception, at its end, and
+    /// when its time is over.
+    fn look(&mut self, py: Python<'_>) {
+        self.looked = Instant::now();
+        let told = py
+            .check_signals()
+            .and_then(|()| self.watch.tell(py, self.how));
+        match told.and_then(|()| self.how.is_over(py)) {
+            Err(error) => self.stopped = Some(error),
+            Ok(now) => self.is_over |= now,
+        }
+        if self.stopped.is_some() || self.is_over || self.watch.is_late() {
+            self.how.stop(self.watch);
+        }
     }
 }
 

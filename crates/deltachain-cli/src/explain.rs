@@ -50,15 +50,14 @@ pub(crate) fn parts() -> Vec<Part> {
 /// USAGE if there is no part of a name.
 pub(crate) fn find<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Part>> {
     let parts = parts();
-    let find = |name| {
-        parts
-            .iter()
-            .find(|part| part.name.eq_ignore_ascii_case(name))
-            .cloned()
-    };
     names
         .into_iter()
-        .map(|name| find(name).ok_or_else(|| unknown(name, &parts)))
+        .map(|name| {
+            let part = parts
+                .iter()
+                .find(|part| part.name.eq_ignore_ascii_case(name));
+            part.cloned().ok_or_else(|| unknown(name, &parts))
+        })
         .collect()
 }
 
@@ -78,28 +77,38 @@ fn parts_of_group(text: &'static str) -> Vec<Part> {
         .split("\n### ")
         .map(|piece| piece.split_once('\n').unwrap_or((piece, "")));
     let (group, shared) = pieces.next().unwrap_or_default();
-    let [shared_meaning, shared_cause, shared_remedy] = paragraphs(shared);
+    let shared = paragraphs(shared);
+    pieces
+        .map(|(name, text)| parse_part(group, &shared, name, text))
+        .collect()
+}
+
+/// Parses the part of this name. It has the cause and the remedy of its group, unless it has some
+/// of its own.
+fn parse_part(
+    group: &'static str,
+    [shared_meaning, shared_cause, shared_remedy]: &[String; 3],
+    name: &'static str,
+    text: &'static str,
+) -> Part {
     let or = |own: String, shared: &String| if own.is_empty() { shared.clone() } else { own };
-    let part = |(name, text): (&'static str, &'static str)| {
-        let text = text.trim_start();
-        let (rule, text) = match text
-            .strip_prefix('*')
-            .and_then(|text| text.split_once(".* "))
-        {
-            Some((rule, text)) => (rule.split_once(", section "), text),
-            None => (None, text),
-        };
-        let [meaning, cause, remedy] = paragraphs(text);
-        Part {
-            name,
-            rule,
-            group,
-            meaning: format!("{meaning} {shared_meaning}").trim_end().to_owned(),
-            cause: or(cause, &shared_cause),
-            remedy: or(remedy, &shared_remedy),
-        }
+    let text = text.trim_start();
+    let (rule, text) = match text
+        .strip_prefix('*')
+        .and_then(|text| text.split_once(".* "))
+    {
+        Some((rule, text)) => (rule.split_once(", section "), text),
+        None => (None, text),
     };
-    pieces.map(part).collect()
+    let [meaning, cause, remedy] = paragraphs(text);
+    Part {
+        name,
+        rule,
+        group,
+        meaning: format!("{meaning} {shared_meaning}").trim_end().to_owned(),
+        cause: or(cause, shared_cause),
+        remedy: or(remedy, shared_remedy),
+    }
 }
 
 /// Meaning, cause and remedy of a text, each without line breaks, and empty if it is not there.

@@ -37,21 +37,26 @@ pub fn main<P: Parser>(
     };
     let options = options(&parsed);
     let output = Output::new(options);
-    let work = || {
-        interrupt::install()?;
-        process::raise_open_files();
-        // At once: where threads cannot be started, that is an error and no panic later.
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(options.threads.unwrap_or(0))
-            .build_global();
-        pool.map_err(cannot_start)?;
+    let result = guarded(|| {
+        prepare(options)?;
         work(&parsed, output)
-    };
-    let code = guarded(work).unwrap_or_else(|error| failure::report(&error, output));
+    });
+    let code = result.unwrap_or_else(|error| failure::report(&error, output));
     // A Rust program would flush at its end, but the caller of this function may end in another
     // way. A closed output is not a failure.
     let _ = io::stdout().flush();
     code
+}
+
+/// Prepares the process: its answer to Ctrl-C, its limit of open files, and its threads.
+fn prepare(options: &Global) -> Result<()> {
+    interrupt::install()?;
+    process::raise_open_files();
+    // At once: where threads cannot be started, that is an error and no panic later.
+    let pool = ThreadPoolBuilder::new()
+        .num_threads(options.threads.unwrap_or(0))
+        .build_global();
+    pool.map_err(cannot_start)
 }
 
 /// A panic, such as of a dependency that cannot start a thread, is shown as other errors are. Its

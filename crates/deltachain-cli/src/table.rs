@@ -7,49 +7,63 @@ use anstyle::Style;
 /// column, or on its right if the title begins with `>`. Those of the last column are never padded,
 /// so names of any width may stand there.
 pub(crate) fn layout(columns: &str, rows: &[Vec<String>]) -> String {
-    let columns: Vec<(&str, bool)> = columns
-        .split('|')
-        .map(|title| {
-            title
-                .strip_prefix('>')
-                .map_or((title, false), |title| (title, true))
-        })
-        .collect();
-    let mut widths: Vec<usize> = columns
-        .iter()
-        .map(|(title, _)| title.chars().count())
-        .collect();
+    let mut columns: Vec<Column<'_>> = columns.split('|').map(Column::new).collect();
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
+        for (column, cell) in columns.iter_mut().zip(row) {
+            column.width = cell.chars().count().max(column.width);
         }
     }
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let mut text = String::new();
-        for (place, cell) in cells.enumerate() {
-            let last = place + 1 == columns.len();
-            if place > 0 {
-                text.push_str("  ");
-            }
-            let padding = " ".repeat(widths[place] - cell.chars().count());
-            match columns[place] {
-                (_, true) => text.extend([&padding, cell]),
-                _ if last => text.push_str(cell),
-                _ => text.extend([cell, &padding]),
-            }
-        }
-        text.truncate(text.trim_end().len());
-        text
-    };
     let bold = Style::new().bold();
-    let mut text = format!(
-        "{bold}{}{bold:#}",
-        line(&mut columns.iter().map(|(title, _)| *title))
-    );
+    let titles = columns.iter().map(|column| column.title);
+    let mut text = format!("{bold}{}{bold:#}", line(&columns, titles));
     for row in rows {
         text.push('\n');
-        text.push_str(&line(&mut row.iter().map(String::as_str)));
+        text.push_str(&line(&columns, row.iter().map(String::as_str)));
     }
+    text
+}
+
+struct Column<'a> {
+    title: &'a str,
+    /// Whether its cells stand on the right.
+    is_right: bool,
+    /// Characters of its widest cell.
+    width: usize,
+}
+
+impl<'a> Column<'a> {
+    /// Parses a title, which begins with `>` if the cells stand on the right.
+    fn new(title: &'a str) -> Self {
+        let (title, is_right) = title
+            .strip_prefix('>')
+            .map_or((title, false), |title| (title, true));
+        Self {
+            title,
+            is_right,
+            width: title.chars().count(),
+        }
+    }
+}
+
+/// Writes a line of cells.
+fn line<'a>(columns: &[Column<'_>], cells: impl Iterator<Item = &'a str>) -> String {
+    let mut text = String::new();
+    for (place, cell) in cells.enumerate() {
+        let column = &columns[place];
+        let last = place + 1 == columns.len();
+        if place > 0 {
+            text.push_str("  ");
+        }
+        let padding = " ".repeat(column.width - cell.chars().count());
+        if column.is_right {
+            text.extend([&padding, cell]);
+        } else if last {
+            text.push_str(cell);
+        } else {
+            text.extend([cell, &padding]);
+        }
+    }
+    text.truncate(text.trim_end().len());
     text
 }
 

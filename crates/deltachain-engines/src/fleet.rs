@@ -124,45 +124,22 @@ impl Fleet {
         before: ServersRecord,
         poll: Duration,
     ) -> Result<Self> {
-        let followed = servers.iter().map(|server| {
-            let record = before
-                .servers
-                .iter()
-                .find(|record| record.url == server.url)
-                .cloned()
-                .unwrap_or_default();
-            let known = if is_at_rest(&record) {
-                version(&record)
-            } else {
-                None
-            };
-            // The first poll will find out what has happened to the server in the meantime.
-            let record = ServerRecord {
-                url: server.url.clone(),
-                version: None,
-                since: None,
-                ..record
-            };
-            FollowedServer {
-                record,
-                known,
-                ..FollowedServer::default()
-            }
-        });
-        let followed = followed.collect();
+        let followed = servers
+            .iter()
+            .map(|server| FollowedServer::new(server, &before))
+            .collect();
         let state = FleetState {
             servers: followed,
             written: before,
             ..FleetState::default()
         };
-        let (state, changed) = (Mutex::new(state), Condvar::new());
         let shared = Arc::new(FleetCore {
             engine,
             servers,
             records,
             poll,
-            state,
-            changed,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
         });
         shared.write(&mut shared.lock());
         let fleet = Self {
@@ -211,13 +188,11 @@ impl Fleet {
     /// True if each server has the wanted version.
     pub fn has(&self) -> bool {
         let state = self.shared.lock();
-        let has = |followed: &FollowedServer| {
-            state
-                .target
-                .as_ref()
-                .is_some_and(|target| followed.serves(target))
-        };
-        state.has_been_tried() && state.servers.iter().all(has)
+        state.has_been_tried()
+            && state
+                .servers
+                .iter()
+                .all(|followed| state.is_target_served(followed))
     }
 
     /// Returns the reports on attempts since the last call.
@@ -298,14 +273,23 @@ impl FleetState {
     }
 
     fn has_been_tried(&self) -> bool {
-        let is_tried = |followed: &FollowedServer| {
-            followed.busy.is_none()
-                && followed
-                    .tried
-                    .as_ref()
-                    .is_some_and(|tried| self.wants(tried))
-        };
-        self.servers.iter().all(is_tried)
+        self.servers.iter().all(|followed| self.is_tried(followed))
+    }
+
+    /// True if an attempt to update a server to the wanted version has ended.
+    fn is_tried(&self, followed: &FollowedServer) -> bool {
+        followed.busy.is_none()
+            && followed
+                .tried
+                .as_ref()
+                .is_some_and(|tried| self.wants(tried))
+    }
+
+    /// True if a server serves the wanted version.
+    fn is_target_served(&self, followed: &FollowedServer) -> bool {
+        self.target
+            .as_ref()
+            .is_some_and(|target| followed.serves(target))
     }
 }
 
@@ -320,6 +304,34 @@ fn version(record: &ServerRecord) -> Option<Version> {
 /// True if the server is neither being updated nor paused.
 fn is_at_rest(record: &ServerRecord) -> bool {
     !record.changing && !record.paused
+}
+
+/// Returns the time that a server has for preparing a version.
+fn patience(server: &Server, condition: Option<&Condition>) -> Duration {
+    let serves = matches!(
+        condition,
+        Some(Condition {
+            model: Model::Version(_),
+            is_paused: false
+        })
+    );
+    if serves {
+        server.timeout
+    } else {
+        server.timeout.min(PATIENCE)
+    }
+}
+
+/// Adds the time since which the server has its version, from the records that were written last.
+fn with_since(record: &ServerRecord, last: &[ServerRecord]) -> ServerRecord {
+    let is_same = |other: &&ServerRecord| {
+        (&other.url, other.version, &other.state) == (&record.url, record.version, &record.state)
+    };
+    let since = last.iter().find(is_same).and_then(|other| other.since);
+    ServerRecord {
+        since: record.version.map(|_| since.unwrap_or_else(Time::now)),
+        ..record.clone()
+    }
 }
 
 impl Drop for Fleet {
@@ -392,34 +404,6 @@ impl FleetCore {
         }
         let before = state.servers[at].record.clone();
         let is_due = state.servers[at].saw(target, &found);
-        let found = match found {
-            Ok(Look::Other(found)) if is_due => {
-                // The server's condition is recorded at once, because the next steps can take long.
-                if state.servers[at].record != before {
-                    self.write(&mut state);
-                }
-                let serves = matches!(
-                    found,
-                    Some(Condition {
-                        model: Model::Version(_),
-                        is_paused: false
-                    })
-                );
-                let patience = if serves {
-                    server.timeout
-                } else {
-                    server.timeout.min(PATIENCE)
-                };
-                let ready;
-                (state, ready) = self.prepare(state, at, target, patience);
-                match ready {
-                    Ok(true) => Ok(Look::Other(found)),
-                    Ok(false) => return,
-                    Err(error) => Err(error),
-                }
-            }
-            found => found,
-        };
         let result = match found {
             // Nothing was done to a server that already has its version.
             Ok(Look::Wanted) => state.servers[at]
@@ -427,27 +411,14 @@ impl FleetCore {
                 .then_some(AttemptResult::Has(None)),
             _ if !is_due => None,
             Ok(Look::Other(found)) => {
-                let followed = &mut state.servers[at];
-                followed.busy = Some(target.clone());
-                let flags = (followed.record.changing, followed.record.paused);
-                followed.record.changing = true;
-                followed.record.paused |= self.engine.refuses;
-                // If this process is killed, the next one and `status` can tell that the server was
-                // being changed.
-                self.write(&mut state);
-                drop(state);
-                let brought = self.bring(at, target, found.as_ref());
-                state = self.lock();
-                let followed = &mut state.servers[at];
-                followed.busy = None;
-                (followed.record.changing, followed.record.paused) = flags;
-                match brought {
-                    Ok(stood) => {
-                        followed.has(target);
-                        Some(AttemptResult::Has(stood))
-                    }
-                    Err(failure) => Some(followed.failed(target, failure, self.poll)),
+                // The server's condition is recorded at once, because the next steps can take long.
+                if state.servers[at].record != before {
+                    self.write(&mut state);
                 }
+                let updated;
+                (state, updated) = self.update(state, at, target, found.as_ref());
+                let Some(result) = updated else { return };
+                Some(result)
             }
             Err(error) => Some(state.servers[at].failed(target, error.into(), self.poll)),
         };
@@ -461,6 +432,66 @@ impl FleetCore {
             self.write(&mut state);
         }
         self.changed.notify_all();
+    }
+
+    /// Brings a server to a version when the server has prepared it. Returns no result if the
+    /// version is no longer wanted then.
+    fn update<'a>(
+        &'a self,
+        state: MutexGuard<'a, FleetState>,
+        at: usize,
+        target: &Target,
+        before: Option<&Condition>,
+    ) -> (MutexGuard<'a, FleetState>, Option<AttemptResult>) {
+        let patience = patience(&self.servers[at], before);
+        let (mut state, ready) = self.prepare(state, at, target, patience);
+        let brought = match ready {
+            Ok(true) => {
+                let brought;
+                (state, brought) = self.bring_recorded(state, at, target, before);
+                brought
+            }
+            Ok(false) => return (state, None),
+            Err(error) => Err(error.into()),
+        };
+        let followed = &mut state.servers[at];
+        let result = match brought {
+            Ok(stood) => {
+                followed.has(target);
+                AttemptResult::Has(stood)
+            }
+            Err(failure) => followed.failed(target, failure, self.poll),
+        };
+        (state, Some(result))
+    }
+
+    /// Brings a server to a version. Meanwhile, the state is unlocked and the record says that the
+    /// server is being changed.
+    fn bring_recorded<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, FleetState>,
+        at: usize,
+        target: &Target,
+        before: Option<&Condition>,
+    ) -> (
+        MutexGuard<'a, FleetState>,
+        Result<Option<Duration>, Failure>,
+    ) {
+        let followed = &mut state.servers[at];
+        followed.busy = Some(target.clone());
+        let flags = (followed.record.changing, followed.record.paused);
+        followed.record.changing = true;
+        followed.record.paused |= self.engine.refuses;
+        // If this process is killed, the next one and `status` can tell that the server was being
+        // changed.
+        self.write(&mut state);
+        drop(state);
+        let brought = self.bring(at, target, before);
+        let mut state = self.lock();
+        let followed = &mut state.servers[at];
+        followed.busy = None;
+        (followed.record.changing, followed.record.paused) = flags;
+        (state, brought)
     }
 
     /// Waits until a server has prepared a version, at most for the time `patience`. Returns true
@@ -585,19 +616,10 @@ impl FleetCore {
     /// continue nevertheless.
     fn write(&self, state: &mut FleetState) {
         let last = &state.written.servers;
-        let with_since = |followed: &FollowedServer| {
-            let record = followed.record.clone();
-            let is_same = |other: &&ServerRecord| {
-                (&other.url, other.version, &other.state)
-                    == (&record.url, record.version, &record.state)
-            };
-            let since = last.iter().find(is_same).and_then(|other| other.since);
-            ServerRecord {
-                since: record.version.map(|_| since.unwrap_or_else(Time::now)),
-                ..record
-            }
-        };
-        state.written.servers = state.servers.iter().map(with_since).collect();
+        let servers = state.servers.iter();
+        state.written.servers = servers
+            .map(|followed| with_since(&followed.record, last))
+            .collect();
         state.unwritten = self
             .records
             .write_servers(Some(&state.written))
@@ -607,6 +629,33 @@ impl FleetCore {
 }
 
 impl FollowedServer {
+    /// Begins with what an earlier process, which wrote `before`, knew of the server.
+    fn new(server: &Server, before: &ServersRecord) -> Self {
+        let record = before
+            .servers
+            .iter()
+            .find(|record| record.url == server.url)
+            .cloned()
+            .unwrap_or_default();
+        let known = if is_at_rest(&record) {
+            version(&record)
+        } else {
+            None
+        };
+        // The first poll will find out what has happened to the server in the meantime.
+        let record = ServerRecord {
+            url: server.url.clone(),
+            version: None,
+            since: None,
+            ..record
+        };
+        Self {
+            record,
+            known,
+            ..Self::default()
+        }
+    }
+
     /// True if the server serves this version, and has not failed since.
     fn serves(&self, target: &Target) -> bool {
         is_at_rest(&self.record)

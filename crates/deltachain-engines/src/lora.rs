@@ -124,19 +124,21 @@ impl Lora {
     fn make_copy(&self, target: &Target) -> Result<PathBuf> {
         let _guard = locked(&self.in_use);
         let copy = self.copy_of(target);
-        let make = || -> io::Result<()> {
-            fs::create_dir_all(&self.copies)?;
-            let beside = TempDir::new_in(&self.copies)?;
-            copy_files(Path::new(&target.directory), beside.path())?;
-            // The rename makes the whole copy appear at once.
-            fs::rename(beside.path(), &copy)?;
-            let _ = beside.keep();
-            Ok(())
-        };
         if !copy.is_dir() {
-            make().map_err(|error| Error::io("copying an adapter", error).in_file(&copy))?;
+            self.write_copy(target, &copy)
+                .map_err(|error| Error::io("copying an adapter", error).in_file(&copy))?;
         }
         Ok(copy)
+    }
+
+    fn write_copy(&self, target: &Target, copy: &Path) -> io::Result<()> {
+        fs::create_dir_all(&self.copies)?;
+        let beside = TempDir::new_in(&self.copies)?;
+        copy_files(Path::new(&target.directory), beside.path())?;
+        // The rename makes the whole copy appear at once.
+        fs::rename(beside.path(), copy)?;
+        let _ = beside.keep();
+        Ok(())
     }
 
     /// Records the copies that this server has loaded; once all servers are known, removes the
@@ -147,27 +149,26 @@ impl Lora {
         if in_use.len() < self.servers {
             return Ok(());
         }
-        let newest = self.copy_of(target);
-        let remove = || -> io::Result<()> {
-            for entry in fs::read_dir(&self.copies)? {
-                let path = entry?.path();
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let is_ours = name.rsplit_once('-').is_some_and(|(name, commit)| {
-                    self.version_of(name).is_some() && commit.len() == COMMIT_DIGITS
-                });
-                let is_used = in_use
-                    .values()
-                    .flatten()
-                    .any(|used| Path::new(used) == path);
-                if is_ours && !is_used && path != newest {
-                    fs::remove_dir_all(path)?;
-                }
+        let in_use: BTreeSet<&Path> = in_use.values().flatten().map(Path::new).collect();
+        self.remove_unused(&in_use, &self.copy_of(target))
+            .map_err(|error| {
+                Error::io("removing adapters that no server has", error).in_file(&self.copies)
+            })
+    }
+
+    /// Removes the copies of this chain that are neither in use nor the newest.
+    fn remove_unused(&self, in_use: &BTreeSet<&Path>, newest: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(&self.copies)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_ours = name.rsplit_once('-').is_some_and(|(name, commit)| {
+                self.version_of(name).is_some() && commit.len() == COMMIT_DIGITS
+            });
+            if is_ours && !in_use.contains(path.as_path()) && path != newest {
+                fs::remove_dir_all(path)?;
             }
-            Ok(())
-        };
-        remove().map_err(|error| {
-            Error::io("removing adapters that no server has", error).in_file(&self.copies)
-        })
+        }
+        Ok(())
     }
 }
 

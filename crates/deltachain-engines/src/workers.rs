@@ -266,13 +266,9 @@ impl<R: Requests> Client for Workers<R> {
                 is_paused: false,
             });
         let mut update = Update::default();
-        let mut steps = || {
-            let began = update.start(self, server, may_be_other)?;
-            update.load(self, server, &target.version)?;
-            update.finish(self, server, &target.version.name())?;
-            Ok(began)
-        };
-        let began: Instant = steps().map_err(|error| update.fail(self, server, error))?;
+        let began = update
+            .run(self, server, &target.version, may_be_other)
+            .map_err(|error| update.fail(self, server, error))?;
         update.resume(self, server)?;
         Ok(Some(began.elapsed()))
     }
@@ -313,6 +309,24 @@ pub(crate) enum Update {
 }
 
 impl Update {
+    /// Begins an update, loads a version, and finishes it. Returns the time of the request to
+    /// pause.
+    ///
+    /// # Errors
+    /// IO, after which [`fail`](Self::fail) is called.
+    fn run<R: Requests>(
+        &mut self,
+        of: &Workers<R>,
+        server: &Server,
+        version: &Version,
+        may_be_other: bool,
+    ) -> Result<Instant> {
+        let began = self.start(of, server, may_be_other)?;
+        self.load(of, server, version)?;
+        self.finish(of, server, &version.name())?;
+        Ok(began)
+    }
+
     /// Pauses the server, and begins an update. Returns the time of the request to pause.
     ///
     /// # Errors

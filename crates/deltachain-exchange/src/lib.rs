@@ -167,14 +167,9 @@ impl Writer {
         }
         match self {
             Self::Arc2(version) => arc2::write(version, base, target, step, directory, progress),
-            Self::Slime(encoding, checksum) => slime::write(
-                (encoding, checksum),
-                base,
-                target,
-                step,
-                directory,
-                progress,
-            ),
+            Self::Slime(encoding, checksum) => {
+                slime::write(encoding, checksum, base, target, step, directory, progress)
+            }
             Self::Pulsept1(version) => {
                 pulsept1::write(version, base, target, step, directory, progress)
             }

@@ -159,16 +159,18 @@ fn distances(places: &[u32]) -> impl Iterator<Item = u64> + Clone {
 fn parameter(places: &[u32]) -> u32 {
     let Some(last) = places.last() else { return 0 };
     let middle = (u64::from(*last) / number(places.len())).max(1).ilog2();
-    let cost = |parameter: &u32| -> u64 {
-        let bits = distances(places).map(|distance| match distance >> parameter {
-            quotient if quotient < LONG_QUOTIENT => quotient,
-            _ => 2 * LONG_QUOTIENT,
-        });
-        bits.sum::<u64>() + number(places.len()) * u64::from(*parameter)
-    };
     (middle.saturating_sub(4)..=(middle + 1).min(MOST_PARAMETER))
-        .min_by_key(cost)
+        .min_by_key(|parameter| cost(places, *parameter))
         .unwrap_or(middle)
+}
+
+/// Counts the bits of the codes with this parameter, less those that all parameters need.
+fn cost(places: &[u32], parameter: u32) -> u64 {
+    let bits = distances(places).map(|distance| match distance >> parameter {
+        quotient if quotient < LONG_QUOTIENT => quotient,
+        _ => 2 * LONG_QUOTIENT,
+    });
+    bits.sum::<u64>() + number(places.len()) * u64::from(parameter)
 }
 
 /// Writes positions for version 2: Rice codes of the distances, or nothing if there are no
@@ -210,44 +212,12 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
             Err(malformed("bytes follow the positions"))
         };
     }
-    let (parameter, mut rest) = bytes.split_first().ok_or_else(end_of_stream)?;
-    let parameter = u32::from(*parameter);
-    if parameter > MOST_PARAMETER {
-        return Err(malformed(format!("the Rice parameter is {parameter}")));
-    }
-    let length = usize::try_from(take_u32(&mut rest)?).unwrap_or(usize::MAX);
-    let mut unary = BitReader {
-        bytes: take(&mut rest, length)?,
-        place: 0,
-    };
-    let bits = number(count).saturating_mul(u64::from(parameter));
-    let length = usize::try_from(bits.div_ceil(8)).unwrap_or(usize::MAX);
-    let mut rests = BitReader {
-        bytes: take(&mut rest, length)?,
-        place: 0,
-    };
+    let mut codes = RiceReader::open(bytes, count)?;
     let mut places = Vec::new();
     let mut end = 0_u64;
     for _ in 0..count {
-        let mut quotient = 0;
-        while unary.next()? {
-            quotient += 1;
-            if quotient > LONG_QUOTIENT {
-                return Err(malformed("a quotient is longer than any"));
-            }
-        }
-        if quotient == LONG_QUOTIENT {
-            quotient = u64::from(take_u32(&mut rest)?);
-            if quotient < LONG_QUOTIENT {
-                return Err(malformed("a short quotient is written as a long one"));
-            }
-        }
-        let mut distance = quotient;
-        for _ in 0..parameter {
-            distance = distance << 1 | u64::from(rests.next()?);
-        }
-        // `distance` is below 2^63 and `end` is at most 2^32: the sum cannot overflow.
-        let place = end + distance;
+        // A distance is below 2^63 and `end` is at most 2^32: the sum cannot overflow.
+        let place = end + codes.next()?;
         if place >= elements {
             return Err(malformed(format!(
                 "position {place} is beyond the tensor's end"
@@ -256,7 +226,7 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
         places.push(short(place)?);
         end = place + 1;
     }
-    if unary.is_at_end(true) && rests.is_at_end(false) && rest.is_empty() {
+    if codes.is_at_end() {
         Ok(places)
     } else {
         Err(malformed(
@@ -265,7 +235,71 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
     }
 }
 
-/// Returns the class of a BF16 element: its exponent.
+/// Reads the Rice codes of distances.
+struct RiceReader<'a> {
+    parameter: u32,
+    /// The quotients in unary.
+    unary: BitReader<'a>,
+    /// The lower bits of the distances.
+    rests: BitReader<'a>,
+    /// The long quotients.
+    long: &'a [u8],
+}
+
+impl<'a> RiceReader<'a> {
+    fn open(bytes: &'a [u8], count: usize) -> Result<Self> {
+        let (parameter, mut rest) = bytes.split_first().ok_or_else(end_of_stream)?;
+        let parameter = u32::from(*parameter);
+        if parameter > MOST_PARAMETER {
+            return Err(malformed(format!("the Rice parameter is {parameter}")));
+        }
+        let length = usize::try_from(take_u32(&mut rest)?).unwrap_or(usize::MAX);
+        let unary = BitReader {
+            bytes: take(&mut rest, length)?,
+            place: 0,
+        };
+        let bits = number(count).saturating_mul(u64::from(parameter));
+        let length = usize::try_from(bits.div_ceil(8)).unwrap_or(usize::MAX);
+        let rests = BitReader {
+            bytes: take(&mut rest, length)?,
+            place: 0,
+        };
+        Ok(Self {
+            parameter,
+            unary,
+            rests,
+            long: rest,
+        })
+    }
+
+    /// Reads a distance.
+    fn next(&mut self) -> Result<u64> {
+        let mut quotient = 0;
+        while self.unary.next()? {
+            quotient += 1;
+            if quotient > LONG_QUOTIENT {
+                return Err(malformed("a quotient is longer than any"));
+            }
+        }
+        if quotient == LONG_QUOTIENT {
+            quotient = u64::from(take_u32(&mut self.long)?);
+            if quotient < LONG_QUOTIENT {
+                return Err(malformed("a short quotient is written as a long one"));
+            }
+        }
+        let mut distance = quotient;
+        for _ in 0..self.parameter {
+            distance = distance << 1 | u64::from(self.rests.next()?);
+        }
+        Ok(distance)
+    }
+
+    fn is_at_end(&mut self) -> bool {
+        self.unary.is_at_end(true) && self.rests.is_at_end(false) && self.long.is_empty()
+    }
+}
+
+/// The class of an element of BF16: its exponent.
 fn class_of(bits: u16) -> usize {
     usize::from(bits >> 7 & 0xff)
 }
@@ -273,7 +307,6 @@ fn class_of(bits: u16) -> usize {
 /// A class of version 3: the ranks of its changed elements, or of its unchanged ones if those are
 /// fewer.
 struct Class {
-    size: u64,
     ranks: Vec<u32>,
     complement: bool,
 }
@@ -343,19 +376,62 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
     pairs(old).for_each(|bits| sizes[class_of(bits)] += 1);
     let records = take(&mut bytes, classes * RECORD_BYTES)?;
     let mut known: Vec<Option<Class>> = (0..256).map(|_| None).collect();
-    let (mut last, mut total) = (None, 0);
+    let mut last = None;
+    let mut total = 0;
     for record in records.as_chunks::<RECORD_BYTES>().0 {
-        let [exponent, flags, lengths @ ..] = *record;
-        if last >= Some(exponent) || flags > 1 {
+        let record = Record::parse(record)?;
+        if last >= Some(record.exponent) || record.flags > 1 {
             return Err(malformed(
                 "classes of exponents are not ascending, or have unknown flags",
             ));
         }
-        last = Some(exponent);
+        last = Some(record.exponent);
+        let class = usize::from(record.exponent);
+        total += record.changed(sizes[class])?;
+        known[class] = Some(record.read_class(&mut bytes, sizes[class])?);
+    }
+    if !bytes.is_empty() || total != number(count) {
+        return Err(malformed(format!(
+            "the classes have {total} positions of {count}, or bytes follow them"
+        )));
+    }
+    changed_places(&known, count, old)
+}
+
+/// The facts about a class, as version 3 writes them.
+struct Record {
+    exponent: u8,
+    /// 1 if the ranks are those of the elements that do not change.
+    flags: u8,
+    /// Number of ranks.
+    ranks: u32,
+    /// Bytes of the ranks.
+    length: u32,
+}
+
+impl Record {
+    fn parse(record: &[u8; RECORD_BYTES]) -> Result<Self> {
+        let [exponent, flags, lengths @ ..] = record;
         let mut lengths = lengths.as_slice();
-        let (ranks, length) = (take_u32(&mut lengths)?, take_u32(&mut lengths)?);
-        let (size, complement) = (sizes[usize::from(exponent)], flags == 1);
-        let listed = u64::from(ranks);
+        Ok(Self {
+            exponent: *exponent,
+            flags: *flags,
+            ranks: take_u32(&mut lengths)?,
+            length: take_u32(&mut lengths)?,
+        })
+    }
+
+    fn complement(&self) -> bool {
+        self.flags == 1
+    }
+
+    /// Returns the number of elements that change, in a class of `size`.
+    fn changed(&self, size: u64) -> Result<u64> {
+        let Self {
+            exponent, ranks, ..
+        } = self;
+        let listed = u64::from(*ranks);
+        let complement = self.complement();
         let changed = if complement {
             size.checked_sub(listed)
         } else {
@@ -363,37 +439,40 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
         };
         let changed = changed
             .filter(|changed| (1..=size).contains(changed) && (2 * changed > size) == complement);
-        total += changed.ok_or_else(|| {
+        changed.ok_or_else(|| {
             malformed(format!(
                 "the class {exponent} lists {ranks} ranks of {size}"
             ))
-        })?;
-        let block = take(&mut bytes, usize::try_from(length).unwrap_or(usize::MAX))?;
-        let ranks = read_rice(block, usize::try_from(ranks).unwrap_or(usize::MAX), size)?;
-        known[usize::from(exponent)] = Some(Class {
-            size: 0,
-            ranks,
-            complement,
-        });
+        })
     }
-    if !bytes.is_empty() || total != number(count) {
-        return Err(malformed(format!(
-            "the classes have {total} positions of {count}, or bytes follow them"
-        )));
+
+    /// Reads the ranks of a class of `size` elements.
+    fn read_class(&self, bytes: &mut &[u8], size: u64) -> Result<Class> {
+        let length = usize::try_from(self.length).unwrap_or(usize::MAX);
+        let block = take(bytes, length)?;
+        let count = usize::try_from(self.ranks).unwrap_or(usize::MAX);
+        Ok(Class {
+            ranks: read_rice(block, count, size)?,
+            complement: self.complement(),
+        })
     }
-    // From here on, `size` counts the elements of the class so far, and `next` the ranks that were
-    // used.
+}
+
+/// Computes the positions of the elements that change from their ranks in their classes.
+fn changed_places(classes: &[Option<Class>], count: usize, old: &[u8]) -> Result<Vec<u32>> {
+    // The elements of each class that have been met, and the ranks that were among them.
+    let mut met = [0_u64; 256];
     let mut next = [0_usize; 256];
     let mut places = Vec::with_capacity(count);
     for (place, bits) in (0_u64..).zip(pairs(old)) {
         let number = class_of(bits);
-        if let Some(class) = &mut known[number] {
+        if let Some(class) = &classes[number] {
             let listed = class
                 .ranks
                 .get(next[number])
-                .is_some_and(|rank| u64::from(*rank) == class.size);
+                .is_some_and(|rank| u64::from(*rank) == met[number]);
             next[number] += usize::from(listed);
-            class.size += 1;
+            met[number] += 1;
             if listed != class.complement {
                 places.push(short(place)?);
             }

@@ -26,7 +26,7 @@ use crate::container::{
 };
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
 use crate::step::{Export, Import, Step};
-use crate::tensors::{bytes_of, each, xor};
+use crate::tensors::{bytes_of, change_tensors, each, xor};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SHARD: &str = "model-00001-of-00001.safetensors";
@@ -170,23 +170,7 @@ pub(crate) fn apply(
         return take(delta, base, out, progress);
     };
     let metadata = &index.metadata;
-    let encoding = [Encoding::Xor, Encoding::Overwrite]
-        .into_iter()
-        .find(|one| one.name() == metadata.delta_encoding);
-    let encoding = encoding
-        .ok_or_else(|| unsupported(format!("the encoding {:?}", metadata.delta_encoding)))?;
-    let checksum = [Checksum::Xxh3, Checksum::Blake3, Checksum::Adler32];
-    let checksum = checksum
-        .into_iter()
-        .find(|one| one.name() == metadata.checksum_format);
-    let checksum = checksum
-        .ok_or_else(|| unsupported(format!("the checksum {:?}", metadata.checksum_format)))?;
-    if metadata.compression_format != "zstd" {
-        return Err(unsupported(format!(
-            "the compression {:?}",
-            metadata.compression_format
-        )));
-    }
+    let Coding { encoding, checksum } = Coding::of(metadata)?;
     // If nothing changes, there may be no file at all.
     let envelope = if index.weight_map.is_empty() {
         None
@@ -194,35 +178,18 @@ pub(crate) fn apply(
         Some(Envelope::open(delta)?)
     };
     if let Some(envelope) = &envelope {
-        for name in envelope.names() {
-            if find(base.tensors(), name).is_none() {
-                return Err(
-                    wrong_base("the delta changes a tensor that the base does not have")
-                        .of_tensor(name),
-                );
-            }
-            if !envelope.metadata.contains_key(name) {
-                return Err(malformed("the file has no checksum of the tensor").of_tensor(name));
+        check_names(envelope, base)?;
+    }
+    change_tensors(base, out, progress, |info, bytes| {
+        if let Some(envelope) = &envelope
+            && let Some(number) = envelope.find(info.name())
+        {
+            restore(encoding, bytes, &envelope.blob(number)?)?;
+            if !checksum.is_of(&envelope.metadata[info.name()], bytes) {
+                return Err(mismatch(checksum.name()));
             }
         }
-    }
-    each(base.tensors().len(), |tensor| {
-        let info = &base.tensors()[tensor];
-        let one = || {
-            let mut bytes = bytes_of(base, tensor)?;
-            if let Some((envelope, number)) = envelope
-                .as_ref()
-                .and_then(|all| Some((all, all.find(info.name())?)))
-            {
-                restore(encoding, &mut bytes, &envelope.blob(number)?)?;
-                if !checksum.is_of(&envelope.metadata[info.name()], &bytes) {
-                    return Err(mismatch(checksum.name()));
-                }
-            }
-            out.write(tensor, 0, &bytes)?;
-            progress.advance(info.bytes())
-        };
-        one().map_err(|error| error.of_tensor(info.name()))
+        Ok(())
     })?;
     let changed = envelope
         .as_ref()
@@ -237,6 +204,51 @@ pub(crate) fn apply(
             checksum.name()
         )],
     })
+}
+
+/// The coding that the index of a delta names.
+struct Coding {
+    encoding: Encoding,
+    checksum: Checksum,
+}
+
+impl Coding {
+    fn of(metadata: &IndexMetadata) -> Result<Self> {
+        let encoding = [Encoding::Xor, Encoding::Overwrite]
+            .into_iter()
+            .find(|one| one.name() == metadata.delta_encoding);
+        let encoding = encoding
+            .ok_or_else(|| unsupported(format!("the encoding {:?}", metadata.delta_encoding)))?;
+        let checksum = [Checksum::Xxh3, Checksum::Blake3, Checksum::Adler32];
+        let checksum = checksum
+            .into_iter()
+            .find(|one| one.name() == metadata.checksum_format);
+        let checksum = checksum
+            .ok_or_else(|| unsupported(format!("the checksum {:?}", metadata.checksum_format)))?;
+        if metadata.compression_format != "zstd" {
+            return Err(unsupported(format!(
+                "the compression {:?}",
+                metadata.compression_format
+            )));
+        }
+        Ok(Self { encoding, checksum })
+    }
+}
+
+/// Checks that the base has all tensors of the file, and the file a checksum of each.
+fn check_names(envelope: &Envelope, base: &dyn State) -> Result<()> {
+    for name in envelope.names() {
+        if find(base.tensors(), name).is_none() {
+            return Err(
+                wrong_base("the delta changes a tensor that the base does not have")
+                    .of_tensor(name),
+            );
+        }
+        if !envelope.metadata.contains_key(name) {
+            return Err(malformed("the file has no checksum of the tensor").of_tensor(name));
+        }
+    }
+    Ok(())
 }
 
 fn restore(encoding: Encoding, bytes: &mut [u8], frame: &[u8]) -> Result<()> {
@@ -300,7 +312,8 @@ fn payload(encoding: Encoding, mut old: Vec<u8>, new: &[u8]) -> Result<Vec<u8>> 
 }
 
 pub(crate) fn write(
-    (encoding, checksum): (Encoding, Checksum),
+    encoding: Encoding,
+    checksum: Checksum,
     base: &dyn State,
     target: &dyn State,
     step: &Step<'_>,
@@ -325,7 +338,8 @@ pub(crate) fn write(
         Ok(coded)
     })?;
     let begun = create_directory(&path, base)?;
-    let (mut entries, mut checksums) = (Vec::new(), BTreeMap::new());
+    let mut entries = Vec::new();
+    let mut checksums = BTreeMap::new();
     for (info, (bytes, checksum)) in target
         .tensors()
         .iter()
@@ -347,18 +361,24 @@ pub(crate) fn write(
         compression_format: "zstd".to_owned(),
         checksum_format: checksum.name().to_owned(),
     };
-    let weight_map = checksums
-        .into_keys()
-        .map(|name| (name, SHARD.to_owned()))
-        .collect();
+    bytes += write_index(&begun, metadata, checksums.into_keys())?;
+    finish_directory(&begun, &path)?;
+    Ok(Export { path, bytes })
+}
+
+/// Writes the index of a delta that changes these tensors. Returns its length.
+fn write_index(
+    directory: &Path,
+    metadata: IndexMetadata,
+    names: impl Iterator<Item = String>,
+) -> Result<u64> {
+    let weight_map = names.map(|name| (name, SHARD.to_owned())).collect();
     let text = serde_json::to_vec_pretty(&Index {
         metadata,
         weight_map,
     });
-    bytes += write_text(
-        &begun.join(INDEX),
+    write_text(
+        &directory.join(INDEX),
         &text.map_err(|error| Error::usage(error.to_string()))?,
-    )?;
-    finish_directory(&begun, &path)?;
-    Ok(Export { path, bytes })
+    )
 }

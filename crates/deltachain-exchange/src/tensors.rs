@@ -1,34 +1,28 @@
 //! Work on the tensors of two states that all layouts share.
 
-use deltachain::tensor::{State, TensorInfo};
-use deltachain::{Error, Result};
+use deltachain::tensor::{State, StateWriter, TensorInfo, find};
+use deltachain::{Error, Progress, Result};
 use rayon::prelude::*;
 
 /// Checks that both states have the same tensors: names, dtypes and shapes.
 pub(crate) fn same(base: &[TensorInfo], target: &[TensorInfo]) -> Result<()> {
-    let find = |among: &[TensorInfo], info: &TensorInfo| {
-        among
-            .binary_search_by(|other| other.name().cmp(info.name()))
-            .ok()
-            .map(|place| among[place].clone())
-    };
-    let refuse = |info: &TensorInfo, what: &str| {
-        Err(
-            Error::usage(format!("the layout cannot carry a tensor that {what}"))
-                .of_tensor(info.name()),
-        )
-    };
     for info in target {
-        match find(base, info) {
-            None => return refuse(info, "is added"),
-            Some(old) if old != *info => return refuse(info, "changes its dtype or shape"),
+        match find(base, info.name()) {
+            None => return Err(refused(info, "is added")),
+            Some(place) if base[place] != *info => {
+                return Err(refused(info, "changes its dtype or shape"));
+            }
             Some(_) => {}
         }
     }
-    match base.iter().find(|info| find(target, info).is_none()) {
-        Some(info) => refuse(info, "is removed"),
+    match base.iter().find(|info| find(target, info.name()).is_none()) {
+        Some(info) => Err(refused(info, "is removed")),
         None => Ok(()),
     }
+}
+
+fn refused(info: &TensorInfo, what: &str) -> Error {
+    Error::usage(format!("the layout cannot carry a tensor that {what}")).of_tensor(info.name())
 }
 
 /// Reads all bytes of a tensor.
@@ -58,7 +52,38 @@ pub(crate) fn each<T: Send>(
     results.into_iter().collect()
 }
 
-/// Replaces `bytes` with their exclusive or with `others`, which are as many.
+/// Writes the result of `change` on each tensor of the base, several at once. An error names its
+/// tensor.
+pub(crate) fn change_tensors<T: Send>(
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+    change: impl Fn(&TensorInfo, &mut [u8]) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    each(base.tensors().len(), |tensor| {
+        let info = &base.tensors()[tensor];
+        change_tensor(base, out, progress, tensor, |bytes| change(info, bytes))
+    })
+}
+
+/// Writes the result of `change` on a tensor of the base. An error names the tensor.
+pub(crate) fn change_tensor<T>(
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+    tensor: usize,
+    change: impl FnOnce(&mut [u8]) -> Result<T>,
+) -> Result<T> {
+    let info = &base.tensors()[tensor];
+    let in_tensor = |error: Error| error.of_tensor(info.name());
+    let mut bytes = bytes_of(base, tensor).map_err(in_tensor)?;
+    let result = change(&mut bytes).map_err(in_tensor)?;
+    out.write(tensor, 0, &bytes).map_err(in_tensor)?;
+    progress.advance(info.bytes()).map_err(in_tensor)?;
+    Ok(result)
+}
+
+/// Changes `bytes` to their exclusive or with as many others.
 pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
     for (byte, other) in bytes.iter_mut().zip(others) {
         *byte ^= other;

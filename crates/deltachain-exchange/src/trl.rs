@@ -18,7 +18,7 @@ use deltachain::{Error, Progress, Result};
 use crate::container::{Entry, Envelope, create_parent, write as write_file};
 use crate::refusal::{malformed, unsupported, wrong_base};
 use crate::step::{Export, Import, Step};
-use crate::tensors::{bytes_of, changed_pairs, each};
+use crate::tensors::{bytes_of, change_tensors, changed_pairs, each};
 
 /// Coding of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,45 +124,9 @@ pub(crate) fn apply(
 ) -> Result<Import> {
     let envelope = Envelope::open(delta)?;
     let form = Form::of(&envelope)?;
-    let suffixes = form.suffixes();
-    for name in envelope.names() {
-        let tensor = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
-        let tensor = tensor
-            .ok_or_else(|| malformed("an entry is neither positions nor values").of_tensor(name))?;
-        if suffixes
-            .iter()
-            .any(|suffix| envelope.find(&format!("{tensor}{suffix}")).is_none())
-        {
-            return Err(malformed("positions or values are missing").of_tensor(tensor));
-        }
-        let info = find(base.tensors(), tensor).map(|number| &base.tensors()[number]);
-        let info =
-            info.ok_or_else(|| wrong_base("the base does not have this tensor").of_tensor(tensor))?;
-        if info.dtype() != Dtype::BF16 {
-            let message = format!(
-                "the base has {} here, and TRL rounds all values to BF16: the new ones are not in the file",
-                info.dtype()
-            );
-            return Err(unsupported(message).of_tensor(tensor));
-        }
-    }
-    each(base.tensors().len(), |tensor| {
-        let info = &base.tensors()[tensor];
-        let one = || {
-            let mut bytes = bytes_of(base, tensor)?;
-            let numbers = suffixes.map(|suffix| envelope.find(&format!("{}{suffix}", info.name())));
-            if let [Some(places), Some(values)] = numbers {
-                let (dtype, places) = envelope.entry(places)?;
-                scatter(
-                    &mut bytes,
-                    &form.places(dtype, &places)?,
-                    envelope.entry(values)?,
-                )?;
-            }
-            out.write(tensor, 0, &bytes)?;
-            progress.advance(info.bytes())
-        };
-        one().map_err(|error| error.of_tensor(info.name()))
+    check_entries(form, &envelope, base)?;
+    change_tensors(base, out, progress, |info, bytes| {
+        restore(form, &envelope, info, bytes)
     })?;
     let mut remarks = vec![
         "TRL's patches have no checksum and no base: nothing proves that this result is right"
@@ -185,7 +149,49 @@ pub(crate) fn apply(
     })
 }
 
-fn scatter(bytes: &mut [u8], places: &[u64], (dtype, values): (Dtype, Vec<u8>)) -> Result<()> {
+/// Checks that the file has positions and values for each tensor it names, and that the base has
+/// these tensors as BF16.
+fn check_entries(form: Form, envelope: &Envelope, base: &dyn State) -> Result<()> {
+    let suffixes = form.suffixes();
+    for name in envelope.names() {
+        let tensor = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+        let tensor = tensor
+            .ok_or_else(|| malformed("an entry is neither positions nor values").of_tensor(name))?;
+        if suffixes
+            .iter()
+            .any(|suffix| envelope.find(&format!("{tensor}{suffix}")).is_none())
+        {
+            return Err(malformed("positions or values are missing").of_tensor(tensor));
+        }
+        let info = find(base.tensors(), tensor).map(|number| &base.tensors()[number]);
+        let info =
+            info.ok_or_else(|| wrong_base("the base does not have this tensor").of_tensor(tensor))?;
+        if info.dtype() != Dtype::BF16 {
+            let message = format!(
+                "the base has {} here, and TRL rounds all values to BF16: the new ones are not in the file",
+                info.dtype()
+            );
+            return Err(unsupported(message).of_tensor(tensor));
+        }
+    }
+    Ok(())
+}
+
+/// Turns the bytes of a tensor into the new ones, if the file has the tensor.
+fn restore(form: Form, envelope: &Envelope, info: &TensorInfo, bytes: &mut [u8]) -> Result<()> {
+    let numbers = form
+        .suffixes()
+        .map(|suffix| envelope.find(&format!("{}{suffix}", info.name())));
+    if let [Some(places), Some(values)] = numbers {
+        let (dtype, places) = envelope.entry(places)?;
+        let places = form.places(dtype, &places)?;
+        let (dtype, values) = envelope.entry(values)?;
+        scatter(bytes, &places, dtype, &values)?;
+    }
+    Ok(())
+}
+
+fn scatter(bytes: &mut [u8], places: &[u64], dtype: Dtype, values: &[u8]) -> Result<()> {
     let values = values.as_chunks::<2>().0;
     if dtype != Dtype::BF16 || values.len() != places.len() {
         return Err(malformed(format!(

@@ -16,19 +16,15 @@ use crate::output::{Output, printable_path};
 
 pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
     let options = FileOptions::default().profile(args.profile);
-    make(
-        &args.link,
-        (Some(&args.base), &args.target),
-        options,
-        output,
-    )
+    make(&args.link, Some(&args.base), &args.target, options, output)
 }
 
 pub(crate) fn snapshot(args: &SnapshotArgs, output: Output) -> Result<()> {
     // A snapshot has nothing to be relative to, so the profile makes no difference.
     make(
         &args.link,
-        (None, &args.state),
+        None,
+        &args.state,
         FileOptions::default().profile(Profile::Direct),
         output,
     )
@@ -37,15 +33,14 @@ pub(crate) fn snapshot(args: &SnapshotArgs, output: Output) -> Result<()> {
 /// Makes a link from a base, or from nothing, to a target, and reports the result.
 fn make(
     link: &NewLink,
-    (base, target): (Option<&Path>, &Path),
+    base: Option<&Path>,
+    target: &Path,
     options: FileOptions<'_>,
     output: Output,
 ) -> Result<()> {
     refuse_existing(&link.output, link.force)?;
-    let (base, target) = (
-        base.map(SafetensorsState::open).transpose()?,
-        SafetensorsState::open(target)?,
-    );
+    let base = base.map(SafetensorsState::open).transpose()?;
+    let target = SafetensorsState::open(target)?;
     // Other files beside the states, too, are compared before the link is there.
     let not_covered = NotCovered::by_link(base.as_ref(), &target)?;
     let meter = output.meter("comparing", 0);

@@ -246,6 +246,13 @@ fn table(rows: &[Row<'_>]) -> String {
     layout(columns, &cells)
 }
 
+fn tensor_as_json(row: &Row<'_>) -> Value {
+    let mut tensor = json!(row);
+    tensor["share"] = ratio(row.coded, row.lanes).into();
+    tensor["bits_per_coded"] = bits_each(row.bytes, row.coded).into();
+    tensor
+}
+
 fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
     let header = link.reader.header();
     let Row {
@@ -254,12 +261,6 @@ fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
         bytes,
         ..
     } = total(rows);
-    let tensor = |row: &Row<'_>| {
-        let mut tensor = json!(row);
-        tensor["share"] = ratio(row.coded, row.lanes).into();
-        tensor["bits_per_coded"] = bits_each(row.bytes, row.coded).into();
-        tensor
-    };
     json!({
         "link": link.path.to_string_lossy(),
         "version": VERSION,
@@ -275,7 +276,7 @@ fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
         "extension_bytes": header.extension_length,
         "segments": link.reader.index().segments.len(),
         "metadata": link.reader.index().metadata,
-        "tensors": rows.iter().map(tensor).collect::<Vec<_>>(),
+        "tensors": rows.iter().map(tensor_as_json).collect::<Vec<_>>(),
         "total": { "lanes": lanes, "coded": coded, "bytes": bytes },
     })
 }

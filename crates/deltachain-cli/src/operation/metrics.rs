@@ -248,23 +248,24 @@ pub(crate) fn count_classes(failures: &Family<Label, Counter>) {
 
 /// The page that `GET /metrics` shows.
 pub(crate) fn page_of(registry: Registry) -> Page {
-    let show = move || {
-        let mut body = String::new();
-        // Writing to a string cannot fail.
-        let status = if encode(&mut body, &registry).is_ok() {
-            StatusCode::OK
-        } else {
-            StatusCode::INTERNAL_SERVER_ERROR
-        };
-        Answer {
-            status,
-            kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            body,
-        }
-    };
     Page {
         path: "/metrics",
-        show: Box::new(show),
+        show: Box::new(move || as_answer(&registry)),
+    }
+}
+
+fn as_answer(registry: &Registry) -> Answer {
+    let mut body = String::new();
+    // Writing to a string cannot fail.
+    let status = if encode(&mut body, registry).is_ok() {
+        StatusCode::OK
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR
+    };
+    Answer {
+        status,
+        kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        body,
     }
 }
 

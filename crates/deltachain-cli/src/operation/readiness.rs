@@ -78,22 +78,24 @@ impl Readiness {
     /// The page that `GET /ready` shows.
     pub(crate) fn page(self: &Arc<Self>) -> Page {
         let readiness = Arc::clone(self);
-        let show = move || {
-            let servers = readiness.judge(readiness.fleet.ask());
-            let status = if are_ready(&servers) {
-                StatusCode::OK
-            } else {
-                StatusCode::SERVICE_UNAVAILABLE
-            };
-            Answer {
-                status,
-                kind: "application/json",
-                body: format!("{}\n", as_json(&servers)),
-            }
-        };
         Page {
             path: "/ready",
-            show: Box::new(show),
+            show: Box::new(move || readiness.answer()),
+        }
+    }
+
+    /// Asks all servers, and answers with the readiness of each.
+    fn answer(&self) -> Answer {
+        let servers = self.judge(self.fleet.ask());
+        let status = if are_ready(&servers) {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        Answer {
+            status,
+            kind: "application/json",
+            body: format!("{}\n", as_json(&servers)),
         }
     }
 }

@@ -15,16 +15,18 @@ pub(crate) fn stays_alive() -> io::Result<()> {
     let Some(pause) = limit().map(|limit| limit / 3) else {
         return Ok(());
     };
-    let tell = move || {
-        loop {
-            send("WATCHDOG=1");
-            thread::sleep(pause);
-        }
-    };
     thread::Builder::new()
         .name("watchdog".to_owned())
-        .spawn(tell)
+        .spawn(move || send_heartbeats(pause))
         .map(drop)
+}
+
+/// Tells systemd again and again that the process is alive.
+fn send_heartbeats(pause: Duration) -> ! {
+    loop {
+        send("WATCHDOG=1");
+        thread::sleep(pause);
+    }
 }
 
 /// The directory holds a version: what needs it can start.

@@ -15,17 +15,19 @@ mod summary;
 
 use std::process::ExitCode;
 
-use deltachain_cli::program::SUCCESS;
+use deltachain::Result;
+use deltachain_cli::program::{Output, SUCCESS};
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let run = |cli: &Cli, output| {
-        match &cli.command {
-            Command::Import(args) => import::run(args, output),
-            Command::Export(args) => export::run(args, output),
-        }?;
-        Ok(SUCCESS)
-    };
     deltachain_cli::program::main(std::env::args_os(), |cli: &Cli| &cli.global, run).into()
+}
+
+fn run(cli: &Cli, output: Output) -> Result<u8> {
+    match &cli.command {
+        Command::Import(args) => import::run(args, output),
+        Command::Export(args) => export::run(args, output),
+    }?;
+    Ok(SUCCESS)
 }

@@ -15,7 +15,7 @@ use deltachain_store::{
     Directory, FollowEvent, FollowOptions, FollowStatus, Follower, Health, HeldVersion, MaxLag,
     Observer, Phase, Records, ServersRecord, SwitchReport, Time,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{
@@ -92,6 +92,58 @@ fn servers_before(records: &Records, kind: EngineKind) -> ServersRecord {
     })
 }
 
+/// Returns the runner of the command of --exec, if there is one.
+fn new_commander(args: &FollowArgs, watcher: &Watcher, records: &Records) -> Option<Commander> {
+    let options = CommandOptions {
+        command: args.exec.command.clone()?,
+        timeout: args.exec.exec_timeout,
+        pause: args.poll.0,
+        to_stderr: watcher.takes_json(),
+    };
+    Some(Commander::new(options, records))
+}
+
+/// Starts a thread for each server of --engine. Without an engine, removes the record of the
+/// servers.
+fn start_fleet(
+    args: &FollowArgs,
+    records: &Records,
+    has_tensors: bool,
+) -> Result<Option<Arc<Fleet>>> {
+    let Some(kind) = args.engine.engine else {
+        records.write_servers(None)?;
+        return Ok(None);
+    };
+    let (poll, _) = args.poll;
+    let engine = args
+        .engine
+        .engine(kind, records.directory(), has_tensors, poll)?;
+    let before = ServersRecord {
+        download: !has_tensors,
+        ..servers_before(records, kind)
+    };
+    let servers = args.engine.servers()?;
+    let fleet = Fleet::start(engine, servers, records.clone(), before, poll)?;
+    Ok(Some(Arc::new(fleet)))
+}
+
+/// Returns the status that was written last, with the start of this process.
+fn new_status(records: &Records, commander: Option<&Commander>) -> FollowStatus {
+    // A status that cannot be read is written anew.
+    let mut status = records.status().ok().flatten().unwrap_or_default();
+    status.begins();
+    status.command = commander.map(|commander| commander.status(None, false));
+    status
+}
+
+/// Serves the pages, and says where.
+fn serve(port: Port, pages: Vec<Page>, watcher: &Watcher) -> Result<HttpServer> {
+    for page in &pages {
+        watcher.remark(&format!("serving http://{}{}", port.address, page.path));
+    }
+    port.serve(pages)
+}
+
 /// The page `/healthz`, which says the same as `status`.
 fn health_page(records: &Records, max_lag: MaxLag) -> Page {
     let directory = records.directory().to_owned();
@@ -151,42 +203,9 @@ impl<'a> Operation<'a> {
         port: Option<Port>,
     ) -> Result<Self> {
         let records = Records::in_directory(&args.directory.directory);
-        let wanted = args.exec.command.as_ref().map(|command| CommandOptions {
-            command: command.clone(),
-            timeout: args.exec.exec_timeout,
-            pause: args.poll.0,
-            to_stderr: watcher.takes_json(),
-        });
-        let commander = wanted.map(|wanted| Commander::new(wanted, &records));
-        let (poll, _) = args.poll;
-        let fleet = match args.engine.engine {
-            Some(kind) => {
-                let engine = args
-                    .engine
-                    .engine(kind, records.directory(), has_tensors, poll)?;
-                let before = ServersRecord {
-                    download: !has_tensors,
-                    ..servers_before(&records, kind)
-                };
-                Some(Arc::new(Fleet::start(
-                    engine,
-                    args.engine.servers()?,
-                    records.clone(),
-                    before,
-                    poll,
-                )?))
-            }
-            None => {
-                records.write_servers(None)?;
-                None
-            }
-        };
-        // A status that cannot be read is written anew.
-        let mut status = records.status().ok().flatten().unwrap_or_default();
-        status.begins();
-        status.command = commander
-            .as_ref()
-            .map(|commander| commander.status(None, false));
+        let commander = new_commander(args, watcher, &records);
+        let fleet = start_fleet(args, &records, has_tensors)?;
+        let status = new_status(&records, commander.as_ref());
         let readiness = fleet.as_ref().map(|fleet| {
             Arc::new(Readiness::new(
                 Arc::clone(fleet),
@@ -195,17 +214,9 @@ impl<'a> Operation<'a> {
             ))
         });
         let metrics = Metrics::default();
-        let pages: Vec<_> = [metrics.page(), health_page(&records, args.max_lag)]
-            .into_iter()
-            .chain(readiness.as_ref().map(Readiness::page))
-            .collect();
-        for (port, page) in port
-            .iter()
-            .flat_map(|port| pages.iter().map(move |page| (port, page)))
-        {
-            watcher.remark(&format!("serving http://{}{}", port.address, page.path));
-        }
-        let http = port.map(|port| port.serve(pages)).transpose()?;
+        let mut pages = vec![metrics.page(), health_page(&records, args.max_lag)];
+        pages.extend(readiness.as_ref().map(Readiness::page));
+        let http = port.map(|port| serve(port, pages, watcher)).transpose()?;
         Ok(Self {
             args,
             has_tensors,
@@ -484,26 +495,19 @@ impl<'a> Operation<'a> {
         news.iter().try_for_each(|news| self.tell_of_server(news))
     }
 
+    /// Reports the end of an attempt to update a server: to people as a remark, unless it has
+    /// succeeded.
     fn tell_of_server(&self, news: &News) -> Result<()> {
         let News {
             server,
             version,
-            took,
             result,
+            ..
         } = news;
         let time = Time::now();
-        let mut json = json!({
-            "event": "server",
-            "time": time.to_string(),
-            "server": server,
-            "version": version,
-            "seconds": took.as_secs_f64(),
-        });
         let text = match result {
             AttemptResult::Has(paused) => {
                 self.metrics.server_has(server, *version, *paused);
-                json["result"] = "updated".into();
-                json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
                 let stood = paused
                     .map(|time| format!(", paused for {:.2} s", time.as_secs_f64()))
                     .unwrap_or_default();
@@ -513,16 +517,10 @@ impl<'a> Operation<'a> {
                 )
             }
             AttemptResult::Unchecked(why) => {
-                if !self.watcher.takes_json() {
-                    self.watcher.remark(&format!(
-                        "version {version} goes to {} unchecked: {why}",
-                        printable(server)
-                    ));
-                    return Ok(());
-                }
-                json["result"] = "unchecked".into();
-                json["message"] = why.as_str().into();
-                String::new()
+                format!(
+                    "version {version} goes to {} unchecked: {why}",
+                    printable(server)
+                )
             }
             AttemptResult::Failed {
                 text,
@@ -531,31 +529,24 @@ impl<'a> Operation<'a> {
                 pause,
             } => {
                 self.metrics.server_failed(server);
-                if !self.watcher.takes_json() {
-                    let paused = if *stays_paused {
-                        "; it stays paused"
-                    } else {
-                        ""
-                    };
-                    let retrying = || format!("; retrying in {:.1} s", pause.as_secs_f64());
-                    let again = if *is_waited_for {
-                        "; waits for the server".to_owned()
-                    } else {
-                        retrying()
-                    };
-                    self.watcher.remark(&format!(
-                        "not updated to version {version}: {text}{paused}{again}"
-                    ));
-                    return Ok(());
-                }
-                json["result"] = "failed".into();
-                json["message"] = text.as_str().into();
-                json["stays_paused"] = (*stays_paused).into();
-                json["again_seconds"] = pause.as_secs_f64().into();
-                String::new()
+                let paused = if *stays_paused {
+                    "; it stays paused"
+                } else {
+                    ""
+                };
+                let again = if *is_waited_for {
+                    "; waits for the server".to_owned()
+                } else {
+                    format!("; retrying in {:.1} s", pause.as_secs_f64())
+                };
+                format!("not updated to version {version}: {text}{paused}{again}")
             }
         };
-        self.watcher.event(|| text, || json)
+        if self.watcher.takes_json() || matches!(result, AttemptResult::Has(_)) {
+            return self.watcher.event(|| text, || news_as_json(news, time));
+        }
+        self.watcher.remark(&text);
+        Ok(())
     }
 
     /// Waits for servers that are being changed, and says what became of them.
@@ -580,15 +571,8 @@ impl<'a> Operation<'a> {
         let mut json = readiness::as_json(&servers);
         json["event"] = "readiness".into();
         json["time"] = Time::now().to_string().into();
-        let line = |ServerReadiness { server, unready }: &ServerReadiness| match unready {
-            None => format!("server {} is ready", printable(&server.url)),
-            Some(reason) => format!(
-                "server {} is not ready: {}",
-                printable(&server.url),
-                printable(reason)
-            ),
-        };
-        let text = servers.iter().map(line).collect::<Vec<_>>().join("\n");
+        let lines: Vec<_> = servers.iter().map(readiness_as_text).collect();
+        let text = lines.join("\n");
         self.watcher.event(|| text, || json)
     }
 
@@ -613,6 +597,49 @@ impl<'a> Operation<'a> {
             return Err(Error::io("updating the servers", io::Error::other(text)));
         }
         Ok(ControlFlow::Break(()))
+    }
+}
+
+fn news_as_json(news: &News, time: Time) -> Value {
+    let mut json = json!({
+        "event": "server",
+        "time": time.to_string(),
+        "server": news.server,
+        "version": news.version,
+        "seconds": news.took.as_secs_f64(),
+    });
+    match &news.result {
+        AttemptResult::Has(paused) => {
+            json["result"] = "updated".into();
+            json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
+        }
+        AttemptResult::Unchecked(why) => {
+            json["result"] = "unchecked".into();
+            json["message"] = why.as_str().into();
+        }
+        AttemptResult::Failed {
+            text,
+            stays_paused,
+            pause,
+            ..
+        } => {
+            json["result"] = "failed".into();
+            json["message"] = text.as_str().into();
+            json["stays_paused"] = (*stays_paused).into();
+            json["again_seconds"] = pause.as_secs_f64().into();
+        }
+    }
+    json
+}
+
+fn readiness_as_text(ServerReadiness { server, unready }: &ServerReadiness) -> String {
+    match unready {
+        None => format!("server {} is ready", printable(&server.url)),
+        Some(reason) => format!(
+            "server {} is not ready: {}",
+            printable(&server.url),
+            printable(reason)
+        ),
     }
 }
 

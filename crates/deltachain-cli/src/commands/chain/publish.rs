@@ -65,19 +65,21 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
 
 /// Reports on a version that was to be published.
 pub(crate) fn report(url: &str, published: &PublishReport, output: Output) {
-    let done = || {
-        let what = if published.is_new {
-            "is published"
-        } else {
-            "stays the newest"
-        };
-        format!("version {} of {} {what}", published.version, printable(url))
-    };
     output.summary_of_done(
-        done,
+        || describe_done(url, published),
         || describe(url, published),
         || report_on(("url", url), published),
     );
+}
+
+/// Describes a version in one line, for when its report could not be written.
+fn describe_done(url: &str, published: &PublishReport) -> String {
+    let what = if published.is_new {
+        "is published"
+    } else {
+        "stays the newest"
+    };
+    format!("version {} of {} {what}", published.version, printable(url))
 }
 
 /// Waits until there is this file.

@@ -1,9 +1,10 @@
 //! `sign`: signs a version that has been published.
 
+use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use deltachain_store::{LogEntry, Store};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::commands::chain::log::notes;
 use crate::key_args::SignVersionArgs;
@@ -24,12 +25,37 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
         .iter()
         .map(|signer| signer.public().to_string())
         .collect();
-    let text = || {
+    let signature = Signature {
+        url: args.chain.name(),
+        entry,
+        note,
+        taken,
+        by,
+    };
+    output.summary(|| signature.as_text(), || signature.as_json())
+}
+
+/// The report on a signed version.
+struct Signature {
+    url: String,
+    entry: LogEntry,
+    note: ObjectName,
+    /// The own names of the note that something else has.
+    taken: Vec<ObjectName>,
+    /// The public keys.
+    by: Vec<String>,
+}
+
+impl Signature {
+    fn as_text(&self) -> String {
+        let Self {
+            entry, taken, by, ..
+        } = self;
         let mut lines = vec![
             format!(
                 "signed version {} of {} and all below it",
                 entry.version,
-                printable(&args.chain.name())
+                printable(&self.url)
             ),
             format!("  state   {}", entry.state),
             format!("  commit  {}", entry.commit),
@@ -42,10 +68,18 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
             format!("  taken   {own}: by something else, so readers without lists do not find it")
         }));
         lines.join("\n")
-    };
-    let json = || {
+    }
+
+    fn as_json(&self) -> Value {
+        let Self {
+            entry,
+            note,
+            taken,
+            by,
+            ..
+        } = self;
         json!({
-            "url": args.chain.name(),
+            "url": self.url,
             "version": entry.version,
             "state": entry.state.to_string(),
             "commit": entry.commit.to_string(),
@@ -53,8 +87,7 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
             "taken": taken.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "signed_by": by,
         })
-    };
-    output.summary(text, json)
+    }
 }
 
 /// The version that is to be signed, and the commit that the user has named.
@@ -75,10 +108,10 @@ fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
     let found = deltachain_store::log(store, None, None)?
         .into_iter()
         .find(|entry| entry.commit == commit);
-    let nothing = || {
-        Error::usage(format!(
+    let Some(found) = found else {
+        return Err(Error::usage(format!(
             "no version has the commit {commit}; nothing has been signed"
-        ))
+        )));
     };
-    Ok((found.ok_or_else(nothing)?, commit))
+    Ok((found, commit))
 }

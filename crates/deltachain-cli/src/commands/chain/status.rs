@@ -22,6 +22,17 @@ pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<u8> {
 
 fn as_text(health: &Health) -> String {
     let mut lines = Vec::new();
+    add_version(health, &mut lines);
+    add_signatures(health, &mut lines);
+    add_lag(health, &mut lines);
+    add_last_poll(health, &mut lines);
+    add_operation(health, &mut lines);
+    add_verdict(health, &mut lines);
+    lines.join("\n")
+}
+
+/// Adds the version that the directory holds, and what it consists of.
+fn add_version(health: &Health, lines: &mut Vec<String>) {
     if let Some(version) = health.version {
         let since = health
             .switched
@@ -64,6 +75,10 @@ fn as_text(health: &Health) -> String {
                 .map(|proof| format!("proof     {proof}, at the switch")),
         );
     }
+}
+
+/// Adds the keys that have signed the version, if the follower has a trust list.
+fn add_signatures(health: &Health, lines: &mut Vec<String>) {
     if let Some(status) = &health.trust {
         let names = status
             .signed_by
@@ -87,6 +102,10 @@ fn as_text(health: &Health) -> String {
                 .map(|text| format!("unsigned  {text}")),
         );
     }
+}
+
+/// Adds the age of the version, and how far it is behind the newest.
+fn add_lag(health: &Health, lines: &mut Vec<String>) {
     if let (Some(stored), Some(age)) = (health.stored, health.age_seconds) {
         lines.push(format!("age       {}, published {stored}", short(age)));
     }
@@ -99,6 +118,10 @@ fn as_text(health: &Health) -> String {
             seen.unwrap_or_default()
         ));
     }
+}
+
+/// Adds the time of the last successful poll, and the last error.
+fn add_last_poll(health: &Health, lines: &mut Vec<String>) {
     if let Some(time) = health.last_success {
         lines.push(format!(
             "looked    {time}, {} ago",
@@ -119,6 +142,10 @@ fn as_text(health: &Health) -> String {
                 .map(|command| format!("          for more: {}", printable(&command))),
         );
     }
+}
+
+/// Adds the stores, the command, the servers, and the process of the follower.
+fn add_operation(health: &Health, lines: &mut Vec<String>) {
     if health.stores.iter().any(|store| store.copy) {
         lines.extend(health.stores.iter().map(store_as_text));
     }
@@ -134,6 +161,10 @@ fn as_text(health: &Health) -> String {
         || "follower  none".to_owned(),
         |pid| format!("follower  process {pid}"),
     ));
+}
+
+/// Adds that the directory is healthy, or its problems.
+fn add_verdict(health: &Health, lines: &mut Vec<String>) {
     if health.healthy {
         lines.push("healthy".to_owned());
     }
@@ -143,7 +174,6 @@ fn as_text(health: &Health) -> String {
             .iter()
             .map(|problem| format!("unhealthy: {}", printable(problem))),
     );
-    lines.join("\n")
 }
 
 fn store_as_text(store: &StoreRecord) -> String {
