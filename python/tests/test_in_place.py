@@ -319,7 +319,6 @@ class Form:
         given: the value for `into=`.
         flip: flips a bit of a lane, by its place in the part.
         assert_holds: asserts that the part has these lanes.
-
     """
 
     def __init__(
