@@ -81,8 +81,8 @@ class Preparer(ABC, Generic[_Version]):
 
     Attributes:
         directory: the argument.
-        is_collective: whether the workers of a server follow together. Otherwise each takes for
-            itself: first those that manage what others read (`keeps`).
+        is_collective: whether the workers of a server follow together. Otherwise each worker takes
+            versions for itself, and first the workers that manage a directory for others (`keeps`).
         is_in_place: whether versions are written into the model's memory, so that its other weights
             have to be those of the version before.
     """
