@@ -548,8 +548,8 @@ def misfit(model: _Path, version: Mapping[str, Sequence[int]]) -> str | None:
         model: the directory of that model.
         version: names and shapes of the version's tensors, as `Update.table` has them.
 
-    Returns: The reason, for people; None if it fits, or if the directory has too little
-        information.
+    Returns:
+        The reason, for people; None if it fits, or if the directory has too little information.
     """
 
 def version_name(version: int, digest: str) -> str:

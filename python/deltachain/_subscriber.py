@@ -502,8 +502,8 @@ class Subscriber:
         anything that may have written to the tensors of `into=` (a sleep, a reset, a reload by the
         engine), and from time to time. With `group=`, all ranks call it.
 
-        Returns: Seconds that the comparison took. `proof` and `checked` have the result from then
-            on.
+        Returns:
+            Seconds that the comparison took. `proof` and `checked` have the result from then on.
 
         Raises:
             StateMismatchError, WrongBaseError: if other code has written to the copy, or has moved
@@ -802,7 +802,8 @@ def pull(
         progress: called as `progress(phase, done, total)`, in bytes.
         stop: an event, or a function that returns whether to stop.
 
-    Returns: The directory `current` in it, which can be loaded like any directory of a model.
+    Returns:
+        The directory `current` in it, which can be loaded like any directory of a model.
 
     Raises:
         ChainError: if there is no such version.
