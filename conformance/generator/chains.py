@@ -228,7 +228,7 @@ def tar(objects):
 
 @dataclass
 class Held:
-    """What a reader holds. Members that are not given are those of version `version` of the chain."""
+    """The held state of a reader. Members that are not given are those of version `version` of the chain."""
     version: int
     commit: str = None
     chain: str = None

@@ -90,7 +90,7 @@ def shards_that_are_not_there_and_other_faults():
 
 @makes_vectors
 def held_parts():
-    """Of the held state, the tables of the selected shards count, and the number of all shards."""
+    """Only the tables of the selected shards of the held state count, and the number of all its shards."""
     chain = pairs(2).put_routes(0, 1).put_routes(1, 1)
     for id, shards in (("second", [halves(1)[0], halves(2)[1]]), ("second-empty", [halves(1)[0], EMPTY])):
         held = Held(1, shards=shards)

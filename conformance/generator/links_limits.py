@@ -41,8 +41,8 @@ def at_the_limits():
     file.index_stored = small
     yield valid("tensors-524288", file, "13", "as many tensor entries as every reader supports", ["R-LIM-01"])
 
-    # Half of it is metadata, the other half piece digests of tensors. The digests are zeros, because nobody has such
-    # tensors.
+    # Half of it is metadata, the other half piece digests of tensors. The digests are zeros, because they cannot be
+    # computed.
     entries = [Entry(f"{i:02}", PATCH, U8, (PIECE * 2**16,), [0] * 2**16, [bytes(32)] * 2**16) for i in range(15)]
     file = Link(ONE, ONE_CHANGED, [("k", "v" * (2**25 - 1))], entries=entries, index_stored=frame)
     room = (1 << 26) - len(file.index_raw())

@@ -34,7 +34,7 @@ SCENARIOS: dict[str, list[str]] = {
 # These faults are injected into the writes of torch.
 BY_DEVICE: dict[str, list[str]] = {"raise": ["apply 0", "raise", "apply 1", "check", "apply 1"]}
 
-# What each rank printed for each step.
+# The lines of each rank, one for each step.
 Said = list[list[dict[str, Any]]]
 
 
@@ -56,7 +56,7 @@ def by(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def said(by: str, url: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
-    """What the ranks printed in each scenario."""
+    """Runs each scenario, and returns the lines of its ranks."""
     scenarios = {**SCENARIOS, **(BY_DEVICE if by == "device" else {})}
     steps = [step for own in scenarios.values() for step in [*own, "new"]]
     all_said = ran(tmp_path_factory.mktemp("ranks"), url, by, *steps)

@@ -437,7 +437,7 @@ def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(
             def interrupted(thread):
                 begin(thread)
                 if thread.name == "deltachain-publish":
-                    # As if it came now, when the work has begun and nobody waits for it yet.
+                    # As if the signal came now: the work has started, but nothing waits for it yet.
                     store.stands.wait()
                     raise KeyboardInterrupt
 

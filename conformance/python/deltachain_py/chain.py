@@ -14,8 +14,8 @@ from .model import table_digest, table_of
 COMMIT, ROUTES, FILE, ASSET = "commits/{:020}.json", "routes/{:020}-{:010}.json", "files/{}.dcf", "assets/{}"
 NOTES = "signatures/{:020}-{}-[0-9a-f]{{64}}"  # the pattern of their names
 
-# What a reader has: the digests of the commit and of chain.json, the states of all shards (only for `replay`), and the
-# texts of their layouts, each with whether it is proven (only for a reader with layouts).
+# The held version of a reader: the digests of the commit and of chain.json, the states of all shards (only for
+# `replay`), and the texts of their layouts, each with whether it is proven (only for a reader with layouts).
 Held = namedtuple("Held", "version commit chain shards layouts", defaults=[()])
 # A route on a path: the version that it starts from, or None for nothing; its place, which is a document and a number
 # in it; and whether it is known to be direct.

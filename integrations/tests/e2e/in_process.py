@@ -565,7 +565,7 @@ def unsupported() -> dict[str, Callable[[Any], object]]:
 
 
 def fresh_of(folder: Path, number: int) -> list[Any]:
-    """What a fresh start showed, as `run.py` has recorded before."""
+    """The answers and checksums of a fresh start, as `run.py` has recorded before."""
     return json.loads((folder / f"fresh-{number}-plain.json").read_text())
 
 
