@@ -577,8 +577,8 @@ class Publisher:
             A future of the version, which can be awaited.
 
         Only one version is published at a time: the call waits for the previous one, so training
-        waits if it is faster than the store. If an earlier publish failed and nobody checked its
-        future, that error is raised here, before the tensors are read.
+        waits if it is faster than the store. If an earlier publish failed and its future was
+        not checked, that error is raised here, before the tensors are read.
 
         Raises:
             CancelledError: if `stop` ends the wait for the previous version. It is still being

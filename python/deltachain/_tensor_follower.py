@@ -445,7 +445,7 @@ class TensorFollower(_native.Follower):
     def _load(self, prepared: _native.PreparedUpdate) -> _native._SwitchFacts:
         """Makes the loader load all tensors, and finds their places afterwards."""
         self.begin(prepared)
-        # From here on the tensors are torn, until the library is told otherwise.
+        # From here on the tensors are torn, until `finish` succeeds.
         self._give(None)
         failure: BaseException | None = None
         into = None
