@@ -361,7 +361,7 @@ def table(mutants, answers, others):
 def main():
     parser = argparse.ArgumentParser(prog="tasks.judge")
     parser.add_argument("cargo_mutants")
-    parser.add_argument("--some", type=int, metavar="N", help="so many of those that can be noticed, drawn by chance")
+    parser.add_argument("--some", type=int, metavar="N", help="only N of the mutants that can be noticed, at random")
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose descriptions contain the text")
     arguments = parser.parse_args()
     mutants, others = listed(arguments.cargo_mutants)

@@ -87,7 +87,7 @@ def measured(what: str, work: Callable[[], Any]) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, default=1024, help="MiB of the model")
+    parser.add_argument("--size", type=int, default=1024, help="size of the model in MiB")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--change", type=float, default=0.01, help="fraction of the elements that change"

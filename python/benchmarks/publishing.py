@@ -205,12 +205,10 @@ def restart(size: int, folder: Path) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     arguments.add_argument("what", choices=["memory", "stall", "many", "rounds", "restart"])
-    arguments.add_argument("--size", type=int, default=1024, help="of the model, in MiB")
-    arguments.add_argument(
-        "--threads", type=int, help="as many as there are processors, by default"
-    )
+    arguments.add_argument("--size", type=int, default=1024, help="size of the model in MiB")
+    arguments.add_argument("--threads", type=int, help="by default, as many as processors")
     arguments.add_argument("--seconds", type=float, default=60)
-    arguments.add_argument("--count", type=int, help="of tensors, or of rounds")
+    arguments.add_argument("--count", type=int, help="number of tensors or rounds")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)

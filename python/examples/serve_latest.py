@@ -100,7 +100,9 @@ def weights(kind: str, version: int) -> dict[str, Any]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    arguments.add_argument("--numpy", action="store_true", help="do without torch")
+    arguments.add_argument(
+        "--numpy", action="store_true", help="use numpy even if torch is installed"
+    )
     kind = (
         "torch"
         if importlib.util.find_spec("torch") and not arguments.parse_args().numpy

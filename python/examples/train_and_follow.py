@@ -174,10 +174,12 @@ def follow(chain: str, name: str, steps: int, folder: str) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     arguments.add_argument(
-        "chain", nargs="?", help="where the versions go; a temporary directory by default"
+        "chain", nargs="?", help="the chain; by default, one in a temporary directory"
     )
     arguments.add_argument("--steps", type=int, default=5)
-    arguments.add_argument("--numpy", action="store_true", help="do without torch")
+    arguments.add_argument(
+        "--numpy", action="store_true", help="use numpy even if torch is installed"
+    )
     arguments.add_argument("--follow", metavar="FOLDER", help=argparse.SUPPRESS)
     given = arguments.parse_args()
     name = "torch" if importlib.util.find_spec("torch") and not given.numpy else "numpy"

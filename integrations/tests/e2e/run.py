@@ -459,12 +459,12 @@ def main() -> int:
         "--wheel", type=Path, action="append", required=True, help="the wheels of both packages"
     )
     parser.add_argument(
-        "--work", type=Path, required=True, help="where the environment and the models go"
+        "--work", type=Path, required=True, help="directory of the environment and the models"
     )
     parser.add_argument(
         "--trainers",
         type=Path,
-        help="a Python that has TRL and the package, for the proof with TRL",
+        help="a Python that has TRL and the package, for the test with TRL",
     )
     parser.add_argument(
         "--short", action="store_true", help="in process only, fewer versions; writes nothing"

@@ -121,7 +121,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument(
-        "--own", action="store_true", help="its process downloads the chain, and writes in place"
+        "--own",
+        action="store_true",
+        help="the server itself downloads the chain, and writes in place",
     )
     parser.add_argument("--kills", type=int, default=0)
     given = parser.parse_args()
