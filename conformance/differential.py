@@ -263,7 +263,7 @@ class Differential:
         self.compare(label, [*alone, *self.applied(base, [data])])
 
     def applied(self, base, files):
-        """Applies links to a base. Bases that no safetensors file can hold are skipped."""
+        """Returns requests to apply links to a base; none if no safetensors file can hold the base."""
         if "__metadata__" in base or not all(tensor.dtype.name in BY_NAME for tensor in base.values()):
             return []
         paths = [self.path(f"{number}.dcf", data) for number, data in enumerate(files)]

@@ -48,7 +48,7 @@ def damaged(data, rng):
 
 
 def requests(vector, file, output):
-    """Returns the possible requests about the damaged file of a vector."""
+    """Yields the possible requests about the damaged file of a vector."""
     base = vector.get("base")
     if vector["kind"] == "document":
         yield {"operation": "document", "file": file, "document": vector["document"]}

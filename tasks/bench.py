@@ -149,7 +149,7 @@ def growth(figures):
 
 
 def rows(figures, groups):
-    """Returns the figures of these groups, a table for each."""
+    """Yields the lines of a table for each of these groups."""
     for group in groups:
         found = figures[group]
         yield f"\n## {group}\n"
@@ -164,7 +164,7 @@ def rows(figures, groups):
 
 
 def summary(figures, catch_up, head):
-    """Returns the text of docs/benchmarks.md about a run."""
+    """Yields the lines of docs/benchmarks.md about a run."""
     yield f"\n{head}\n\n## What is asked for\n"
     yield "| what | at least | measured | |\n|---|---:|---:|---|"
     for what, is_most, bound, measured in goals(figures, catch_up):
@@ -182,7 +182,7 @@ def summary(figures, catch_up, head):
 
 
 def results(figures, head):
-    """Returns the text of bench/RESULTS.md about a run."""
+    """Yields the lines of bench/RESULTS.md about a run."""
     yield f"\n{head}"
     yield from rows(figures, sorted(figures))
 

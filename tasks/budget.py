@@ -81,7 +81,7 @@ def count():
 
 
 def flaws_of(budget, counted):
-    """Returns a sentence for each number that differs from its count."""
+    """Yields a sentence for each number that differs from its count."""
     for name, number in counted.items():
         if budget.get(name) != number:
             yield f"{name} = {number}, and tasks/budget.toml has {budget.get(name)}: change it there if that is meant"
@@ -89,7 +89,7 @@ def flaws_of(budget, counted):
 
 
 def returned():
-    """Returns the places of words that must not come back."""
+    """Yields the places of words that must not come back."""
     lines = (ROOT / WORDS).read_text(encoding="utf-8").splitlines()
     words = [re.escape(line) for line in lines if line and not line.startswith("#")]
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)")

@@ -157,7 +157,7 @@ def flaws_of_layers(read):
 
 
 def flaws(roots):
-    """Returns all violations of the directions."""
+    """Yields all violations of the directions."""
     allowed = dict.fromkeys(CIRCLES, False)
     for root in roots:
         read = Crate(root)

@@ -17,7 +17,7 @@ PLATFORMS = " ".join(f"--platform {name}_aarch64" for name in ("manylinux_2_28",
 
 
 def check():
-    """True if such a Python can be made here."""
+    """Fails unless such a Python can be made here."""
     if not has("qemu-aarch64 --version"):
         raise Failed("UNVERIFIED: no qemu-aarch64 (Debian's package qemu-user)")
     if not has("apt-get --version && dpkg-deb --version"):

@@ -145,7 +145,7 @@ def found_in(names):
 
 
 def compared(lists, found):
-    """Returns a sentence for each difference from the lists."""
+    """Yields a sentence for each difference from the lists."""
     for kind, files in found.items():
         listed = lists.get(kind, {})
         for name, lines in files.items():
@@ -158,7 +158,7 @@ def compared(lists, found):
 
 
 def shrunk(lists, found):
-    """Returns the lists without repaired findings."""
+    """Yields each kind with its list, without repaired findings."""
     for kind in ADVICE:
         files = lists.get(kind, {})
         now = {name: min(number, len(found[kind].get(name, []))) for name, number in files.items()}

@@ -65,7 +65,7 @@ def asked(chains, operations, *options):
 
 
 def requests(vector, operations, folder):
-    """Returns the requests about a vector: (vector, operation, request)."""
+    """Yields the requests about a vector: (vector, operation, request)."""
     chain, members = os.path.join(folder, "chain"), vector.members
     with tarfile.open(fileobj=io.BytesIO(vector.whole())) as archive:
         archive.extractall(chain, filter="tar")

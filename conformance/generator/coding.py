@@ -134,7 +134,7 @@ def members(dtype, thresholds, lanes):
 
 
 def divide(part, dense):
-    """Returns ranks and lanes of the coded members of each context."""
+    """Adds ranks and lanes of the coded members of each context."""
     width = part.dtype.lane_bytes
     lanes = len(part.new) // width
     wanted = set(part.coded)

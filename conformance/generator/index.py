@@ -89,7 +89,7 @@ def read_bytes(path):
 
 
 def differences(committed, made):
-    """Returns the differences that `--check` finds, as lines of text."""
+    """Yields the differences that `--check` finds, as lines of text."""
     for path in sorted({*committed, *made}):
         if path not in committed:
             yield f"missing: {path}"
@@ -100,7 +100,7 @@ def differences(committed, made):
 
 
 def faults(files):
-    """Returns the faults of the index itself, as lines of text."""
+    """Yields the faults of the index itself, as lines of text."""
     index = json.loads(files["index.json"])
     schema = json.loads(read_bytes(os.path.join(HERE, "index.schema.json")))
     for error in jsonschema.Draft202012Validator(schema).iter_errors(index):

@@ -183,7 +183,7 @@ def segments():
 
 @makes_vectors
 def stored_lengths():
-    """Segments of the maximum length, or longer. Legal streams are shorter, so a small segment is padded."""
+    """Segments of nearly the maximum length, or longer. Legal content is shorter, so a segment that is too long is padded."""
     steps = [2**62 + i for i in range(1000)]
     base, target = (State(f"longest-{name}", {"t": tensor("F64", lanes)}) for name, lanes in (
         ("base", [0] * 1000), ("target", steps)))

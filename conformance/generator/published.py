@@ -36,7 +36,7 @@ def listed():
 
 
 def faults(files):
-    """Returns what has changed or disappeared, as lines of text."""
+    """Yields changed and missing entries, as lines of text."""
     there = digests(files)
     for name, digest in listed().items():
         if name not in there:

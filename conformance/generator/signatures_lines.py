@@ -77,7 +77,7 @@ def forms():
 
 
 def other_base64(data):
-    """Yields texts that are not the base64 of the 68 bytes, with the reason."""
+    """Returns texts that are not the base64 of the 68 bytes, with the reason."""
     text = b64(data)
     last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     assert text.endswith("=") and set("+/") & {*text}, "it shows nothing with this key"
@@ -94,7 +94,7 @@ def other_base64(data):
 
 
 def other_lengths(data):
-    """Yields bytes of lines that keys of other kinds could have, with the reason."""
+    """Returns bytes of lines that keys of other kinds could have, with the reason."""
     return (("5-bytes", "an ID and a byte", data[:5]), ("36-bytes", "half a signature", data[:36]),
             ("67-bytes", "a signature without its last byte", data[:67]),
             ("69-bytes", "a byte after the signature", data + b"\0"),

@@ -22,7 +22,7 @@ def write():
 
 
 def check():
-    """Returns the differences from the files on disk, as lines of text."""
+    """Yields the differences from the files on disk, as lines of text."""
     for name, data in everything().items():
         path = os.path.join(HERE, name)
         if not os.path.exists(path) or read_bytes(path) != data:

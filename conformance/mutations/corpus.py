@@ -75,7 +75,7 @@ def through_described(rng, base, data):
 
 
 def short_sequences():
-    """Returns (label, base, links): right and wrong ones (R-APP-06)."""
+    """Yields (label, base, links): right and wrong ones (R-APP-06)."""
     u8 = BY_NAME["U8"]
     states = [{}, *({"t": Tensor(u8, (8,), bytes([n]) * 8)} for n in range(3))]
     good = [writer.diff(a, b) for a, b in zip(states, states[1:])]

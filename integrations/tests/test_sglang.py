@@ -101,7 +101,7 @@ def module(name: str, **own: Any) -> ModuleType:
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    """Returns a function that makes a server that follows FOLDER/chain."""
+    """Gives tests a function that makes a server that follows FOLDER/chain."""
     names = [
         "sglang",
         "sglang.srt",

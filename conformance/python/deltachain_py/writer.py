@@ -67,7 +67,7 @@ def diff(base, target, options=Options(), metadata=None):
 
 
 def _sums(entries, target, plans):
-    """Returns the pairs of a record, from the bytes of the target (R-SUM-01)."""
+    """Yields the pairs of a record, from the bytes of the target (R-SUM-01)."""
     coded = {(plan.part.entry.name, plan.part.piece): plan.coded for plan in plans}
     for entry in entries:
         for piece in range(len(entry.segments)):
