@@ -1,12 +1,10 @@
-"""Writes verdicts.txt: the verdicts of the Python reader on a corpus of links, which the Rust tests
-compare with theirs.
+"""Writes verdicts.txt: the Python reader's verdicts on a corpus of links, for the Rust tests to compare with.
 
     python fuzz/verdicts.py FOLDER...
 
-selects links (any bytes) from the folders, up to a number for each verdict, the shortest first, and
-writes one line per link: VALID or class and rule of *check* (SPEC.md section 10), and the link in
-hexadecimal. Links that are already in verdicts.txt stay there. Needs the packages of
-conformance/python/requirements.txt.
+takes links (any bytes) from the folders, up to a maximum number for each verdict, the shortest first, and writes one
+line per link: VALID or class and rule of *check* (SPEC.md section 10), and the link in hexadecimal. Links that are in
+verdicts.txt already stay. Needs the packages of conformance/python/requirements.txt.
 """
 import sys
 from collections import defaultdict

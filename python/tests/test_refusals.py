@@ -1,4 +1,4 @@
-"""What is refused: settings by their name and what is allowed, tensors by theirs, and always with
+"""Refused arguments: errors name the setting and the allowed values, or the tensor, and always give
 advice."""
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def test_a_star_import_replaces_nothing() -> None:
 
 
 def test_help_says_what_each_field_is() -> None:
-    """Q11.10: fields have no text of their own at run time, so that of the class has it."""
+    """Fields have no docstring at run time, so the class's docstring describes them."""
     missing = [
         f"{name}.{field.name}"
         for name in dc.__all__
@@ -327,7 +327,7 @@ def test_help_says_what_each_field_is() -> None:
     assert not missing
 
 
-# Calls are checked before anything changes.
+# Calls are refused before anything changes.
 
 
 @pytest.mark.parametrize("how", ["memory", "host_copy"])
@@ -455,7 +455,7 @@ def test_every_class_has_advice() -> None:
 def failures(
     chain: Chain, place: Path
 ) -> dict[str, tuple[type[dc.Error], str, Callable[[], object]]]:
-    """Calls that fail, with the class of the failure and a word of its advice."""
+    """Calls that fail, with the class of the error and a word of its advice."""
     old, new = {"w": bytes(100)}, {"w": bytes(99) + b"x"}
     link = bytes(dc.diff(old, new))
     damaged = bytearray(link)
