@@ -436,7 +436,7 @@ def test_parts_that_are_not_all_of_a_tensor_are_refused(tmp_path: Path) -> None:
     found = model.taken(weights)
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         publisher.publish(weights)
-    with pytest.raises(dc.UsageError, match="are not all of the shape"):
+    with pytest.raises(dc.UsageError, match="do not cover the shape"):
         dc.Subscriber(tmp_path / "chain", into=found.into()).prepare(0)
 
 

@@ -210,7 +210,7 @@ def _lines(path: object, name: str) -> list[str]:
         if not isinstance(path, str | os.PathLike):
             raise TypeError
         if os.path.exists(path) and not os.path.isfile(path):
-            raise OSError(errno.EINVAL, "not a plain file")
+            raise OSError(errno.EINVAL, "not a regular file")
         with open(path, encoding="utf-8") as file:
             lines = [line.split(" #")[0].strip() for line in file]
     except (OSError, ValueError, TypeError) as error:

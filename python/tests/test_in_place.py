@@ -748,7 +748,7 @@ def test_a_write_between_proof_and_switch_names_the_tensor(by: str, tmp_path: Pa
         subscriber.prepare(0).apply()
         update = subscriber.prepare(1)
         tensors["b"].view(torch.int16)[3] ^= 1
-        with pytest.raises(dc.WrongBaseError, match="somebody has written to the memory") as caught:
+        with pytest.raises(dc.WrongBaseError, match="other code has written to the memory") as caught:
             update.apply()
         assert caught.value.tensor == "b"
         tensors["b"].view(torch.int16)[3] ^= 1
@@ -807,11 +807,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a part twice": (
         lambda: [dc.Part(torch.zeros(4, 2), (slice(None), slice(0, 2))) for _ in range(2)],
-        "not all of the shape",
+        "do not cover the shape",
     ),
     "a part is missing": (
         lambda: [dc.Part(torch.zeros(2, 4), slice(0, 2))],
-        "not all of the shape",
+        "do not cover the shape",
     ),
     "parts overlap": (
         lambda: [dc.Part(torch.zeros(3, 4), slice(0, 3)), dc.Part(torch.zeros(2, 4), slice(2, 4))],
@@ -972,7 +972,7 @@ def test_packed_dtypes_are_divided_between_bytes(dtype: str, tmp_path: Path) -> 
     ]
     with dc.Subscriber(url, into={"w": parts}) as subscriber:
         with pytest.raises(
-            dc.UnsupportedError, match="a byte has elements of several parts"
+            dc.UnsupportedError, match="a byte would have elements of several parts"
         ) as caught:
             subscriber.prepare(0).apply()
         assert caught.value.tensor == "w"
@@ -1008,7 +1008,7 @@ def test_four_bits_of_torch_are_divided_between_bytes(by: str, tmp_path: Path) -
         subscriber.check()
         assert not columns[:, :3].any() and not columns[:, 5:].any()
     halves = [dc.Part(given(memory(6, 2)), (slice(None), slice(0, 3)))]
-    refused(url, {"w": halves}, dc.UnsupportedError, "a byte has elements of several parts")
+    refused(url, {"w": halves}, dc.UnsupportedError, "a byte would have elements of several parts")
     refused(url, {"w": given(memory(6, 8))}, dc.UsageError, "shape")
 
 
@@ -1203,7 +1203,7 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("boxes", "text"),
     [
-        ([[(slice(0, 4), slice(0, 2))], [(slice(0, 4), slice(3, 4))]], "not all of the shape"),
+        ([[(slice(0, 4), slice(0, 2))], [(slice(0, 4), slice(3, 4))]], "do not cover the shape"),
         ([[(slice(0, 3), slice(0, 4))], [(slice(2, 4), slice(0, 4))]], "overlap"),
         ([[], []], "no process has this tensor"),
     ],

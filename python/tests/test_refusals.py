@@ -190,7 +190,7 @@ def test_what_is_no_model_or_no_chain_is_refused_by_name(chain: Chain, tmp_path:
         lambda: dc.apply(followed, [], tmp_path / "out"),
         lambda: dc.Publisher(tmp_path / "chain", like=followed),
     ]:
-        with pytest.raises(dc.UsageError, match="a directory that a subscriber keeps, not a model"):
+        with pytest.raises(dc.UsageError, match="the directory of a follower, not a model"):
             work()
     dc.digest(followed / "current")
     with pytest.raises(dc.UsageError, match="kept by a subscriber"):
@@ -212,7 +212,7 @@ def test_pipes_are_no_inputs(chain: Chain, tmp_path: Path) -> None:
         lambda: dc.Subscriber(chain.url, trust=pipe),
         lambda: dc.Publisher(chain.url, sign_key=pipe),
     ]:
-        with pytest.raises(dc.UsageError, match=r"not a (plain )?file"):
+        with pytest.raises(dc.UsageError, match=r"not a (regular )?file"):
             work()
 
 

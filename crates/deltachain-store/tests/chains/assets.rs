@@ -286,7 +286,7 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
             .publish(&model, Base::State((&base).into()), &meddler)
             .unwrap_err();
         assert!(
-            error.message().contains("has changed while it was read"),
+            error.message().contains("changed while it was being read"),
             "{changed}: {error:?}"
         );
         assert_eq!(
