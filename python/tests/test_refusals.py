@@ -193,7 +193,7 @@ def test_what_is_no_model_or_no_chain_is_refused_by_name(chain: Chain, tmp_path:
         with pytest.raises(dc.UsageError, match="the directory of a follower, not a model"):
             work()
     dc.digest(followed / "current")
-    with pytest.raises(dc.UsageError, match="kept by a subscriber"):
+    with pytest.raises(dc.UsageError, match="managed by a follower"):
         dc.Publisher(followed)
     assert not (followed / "chain.json").exists()
     with pytest.raises(dc.UsageError, match="this is a chain"):

@@ -215,7 +215,7 @@ def test_trust_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
         assert take(sub) == 0
     publish(url, 1, unsigned=True)
-    with pytest.raises(dc.UsageError, match="no keys were given"):
+    with pytest.raises(dc.UsageError, match="no keys are given"):
         dc.Subscriber(url, host_copy=copy)
     with dc.Subscriber(url, host_copy=copy, forget_trust=True) as sub:
         assert take(sub) == 1

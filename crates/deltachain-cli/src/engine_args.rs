@@ -91,7 +91,7 @@ impl EngineArgs {
     ) -> Result<Engine> {
         let found = directory.canonicalize();
         let directory =
-            found.map_err(|error| Error::io("looking for", error).in_file(directory))?;
+            found.map_err(|error| Error::io("resolving the path", error).in_file(directory))?;
         if self.send_unchecked && kind != EngineKind::Sglang {
             return Err(Error::usage(
                 "--send-unchecked is for sglang: other engines refuse what does not fit",

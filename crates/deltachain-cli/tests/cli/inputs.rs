@@ -164,7 +164,7 @@ fn a_chain_is_not_begun_in_a_followers_directory() {
         error["message"]
             .as_str()
             .unwrap()
-            .contains("kept by a subscriber"),
+            .contains("managed by a follower"),
         "{error}"
     );
     folder.refused(&["publish", "followed", "good"], "CHAIN", Some("R-CHN-01"));

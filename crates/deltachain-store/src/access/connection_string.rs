@@ -142,7 +142,7 @@ fn address(name: &str, text: &str) -> Result<Url, String> {
     };
     parsed
         .filter(is_plain)
-        .ok_or_else(|| format!("{name} gives no address of http:// or https://"))
+        .ok_or_else(|| format!("{name} has no address that begins with http:// or https://"))
 }
 
 /// The account of an address: the first label of a domain, or else the first folder.
@@ -254,7 +254,7 @@ mod tests {
             ),
             (
                 format!("DefaultEndpointsProtocol=ftp;AccountName=models;AccountKey={KEY}"),
-                "gives no address of http",
+                "has no address that begins with http",
             ),
             (
                 format!("AccountName=models;AccountKey={KEY}\n"),
