@@ -119,7 +119,7 @@ def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptur
         assert_holds(tensors, 2)
         assert subscriber.proof == "memory"
     assert (
-        "version 2 is loaded as a whole: no path from the version held can be taken in place"
+        "version 2 is loaded as a whole: no path from the held version can be taken in place"
         in caplog.text
     )
 

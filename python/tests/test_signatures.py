@@ -142,7 +142,7 @@ def test_trust_that_does_not_fit_what_is_held_is_named(tmp_path: Path) -> None:
     (problem,) = dc.status(copy).problems
     assert (
         problem
-        == "the version held is not known to be signed by the trusted keys (0 of 1 signatures)"
+        == "the held version is not known to be signed by the trusted keys (0 of 1 signatures)"
     )
     publish(url, 1, unsigned=True)
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:

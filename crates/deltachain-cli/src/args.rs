@@ -311,9 +311,9 @@ fn refuse_home(command: &clap::Command, matches: &clap::ArgMatches) -> Result<()
             let text = value.to_string_lossy();
             if text == "~" || text.starts_with("~/") {
                 let message = format!(
-                    "{text}: the shell has not replaced ~ by your home directory, as it does \
-                     only at the beginning of a word without quotes: write $HOME instead, or ./~ \
-                     for a directory of that name"
+                    "{text}: the shell did not replace ~ by your home directory, which it does \
+                     only at the beginning of an unquoted word: write $HOME instead, or ./~ for a \
+                     directory of that name"
                 );
                 return Err(command.clone().error(ErrorKind::ValueValidation, message));
             }

@@ -69,7 +69,8 @@ fn unknown(name: &str, parts: &[Part]) -> Error {
     names.sort_by_key(|name| levenshtein(&wanted, name));
     let similar = names.get(..SIMILAR).unwrap_or_default().join(", ");
     Error::usage(format!(
-        "{name:?} is no rule or class of errors; similar are {similar}; without a name, all are listed"
+        "{name:?} is not a rule or class of errors; similar ones are {similar}; `deltachain \
+         explain` lists all"
     ))
 }
 

@@ -336,7 +336,7 @@ fn trust_that_does_not_fit_what_is_held_is_named() {
         ran.code == Some(1)
             && ran
                 .stdout
-                .contains("unhealthy: the version held is not known to be sign"),
+                .contains("unhealthy: the held version is not known to be sign"),
         "{ran:?}"
     );
     // What metrics and readiness show.
@@ -551,7 +551,7 @@ fn a_file_of_keys_that_is_missing_is_said_to_be() {
         ],
     );
     assert!(
-        ran.code == Some(2) && ran.stderr.contains("no public key"),
+        ran.code == Some(2) && ran.stderr.contains("not a public key"),
         "{ran:?}"
     );
 }

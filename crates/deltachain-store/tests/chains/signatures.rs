@@ -531,7 +531,7 @@ fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
     let mut follower = chain.follower();
     keeps(&mut follower, 3, "R-CHN-14");
     let problem =
-        "the version held is not known to be signed by the trusted keys (0 of 1 signatures)";
+        "the held version is not known to be signed by the trusted keys (0 of 1 signatures)";
     assert_eq!(
         (health().healthy, health().problems),
         (false, vec![problem.to_owned()])
