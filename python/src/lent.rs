@@ -110,7 +110,7 @@ impl LentMemory {
             let can_move = found.bytes.is_none();
             if found.dtype != info.dtype() {
                 let text = format!(
-                    "the chain has {}, this is {}: only memory of the chain's dtype",
+                    "the chain has {}, but this memory {}: give memory of the chain's dtype",
                     info.dtype(),
                     found.dtype
                 );
@@ -361,7 +361,7 @@ fn check_alone(
         if rows.keys().any(overlaps) {
             return Err(usage(
                 py,
-                "the tensor shares a part of its memory with another one",
+                "the tensor shares a part of its memory with another tensor",
                 Some(name),
             ));
         }
@@ -623,7 +623,7 @@ impl ProcessGroup {
         if is_of_memory.unwrap_or(false) {
             return Error::refused(
                 ErrorClass::StateMismatch,
-                "another process has found other values",
+                "another process found other values",
             );
         }
         error
@@ -733,7 +733,7 @@ impl<'py> Finder<'py> {
             let TensorBytes::Here(bytes) = bytes else {
                 return Err(usage(
                     py,
-                    "only memory of the CPU can be written to in place",
+                    "only CPU memory can be written in place",
                     Some(name),
                 ));
             };
@@ -770,7 +770,7 @@ impl<'py> Finder<'py> {
             in_elements(strides).ok_or_else(|| {
                 usage(
                     py,
-                    "its elements lie in reverse, or between others",
+                    "negative or interleaved strides are not supported",
                     Some(name),
                 )
             })

@@ -159,7 +159,7 @@ impl Caller {
                 self.raise(error);
                 Err(other("the tensors could not be used"))
             }
-            None => Err(Error::usage("nobody waits for this")),
+            None => Err(Error::usage("no call waits for the result")),
         }
     }
 
@@ -269,9 +269,7 @@ impl Watch {
         let mut remarks =
             std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(trouble) = how.asked.as_ref().and_then(|asked| asked.news()) {
-            remarks.push(format!(
-                "the store does not answer; trying again: {trouble}"
-            ));
+            remarks.push(format!("the store does not answer; retrying: {trouble}"));
         }
         if !remarks.is_empty() {
             let logger = py
@@ -452,7 +450,7 @@ pub(crate) fn run_apart<T: Send>(
             } else {
                 "call again, or allow more time"
             };
-            let message = format!("the time is over{why}");
+            let message = format!("the timeout has expired{why}");
             Err(errors::advised(py, "TIMEOUT", &message, advice))
         }
         Err(error) => Err(errors::raised(py, &error)),
@@ -544,8 +542,8 @@ impl<T> OfProcess<T> {
         if self.process == process::id() {
             return Ok(());
         }
-        let message =
-            "this was opened before a fork: open it anew in the child, or start processes by spawn";
+        let message = "this was opened before a fork: open another one in the child, or start \
+                       processes with spawn";
         Err(errors::own(py, "FORKED", message, None))
     }
 }

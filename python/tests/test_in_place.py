@@ -748,7 +748,9 @@ def test_a_write_between_proof_and_switch_names_the_tensor(by: str, tmp_path: Pa
         subscriber.prepare(0).apply()
         update = subscriber.prepare(1)
         tensors["b"].view(torch.int16)[3] ^= 1
-        with pytest.raises(dc.WrongBaseError, match="other code has written to the memory") as caught:
+        with pytest.raises(
+            dc.WrongBaseError, match="other code has written to the memory"
+        ) as caught:
             update.apply()
         assert caught.value.tensor == "b"
         tensors["b"].view(torch.int16)[3] ^= 1
@@ -786,11 +788,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown dtype": (lambda: torch.zeros(4, 4, dtype=torch.complex128), "unknown dtype"),
     "another dtype": (
         lambda: torch.zeros(4, 4, dtype=torch.bfloat16),
-        "the chain has F32, this is BF16",
+        "the chain has F32, but this memory BF16",
     ),
     "a dtype of as many bytes": (
         lambda: torch.zeros(4, 4, dtype=torch.int32),
-        "the chain has F32, this is I32",
+        "the chain has F32, but this memory I32",
     ),
     "another shape": (lambda: torch.zeros(4, 5), "shape"),
     "another shape of as many elements": (lambda: torch.zeros(2, 8), "shape"),
@@ -851,15 +853,15 @@ def read_only() -> Any:
 
 OF_OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "read-only": (read_only, "read-only"),
-    "in reverse": (lambda: numpy.zeros((4, 4), numpy.float32)[::-1], "in reverse"),
+    "in reverse": (lambda: numpy.zeros((4, 4), numpy.float32)[::-1], "negative or interleaved"),
     "another order of bytes": (lambda: numpy.zeros((4, 4), ">f4"), "in another order"),
     "another dtype of numpy": (
         lambda: numpy.zeros((4, 4), numpy.int32),
-        "the chain has F32, this is I32",
+        "the chain has F32, but this memory I32",
     ),
     "a field of records": (
         lambda: numpy.zeros((4, 4), numpy.dtype([("own", "<f4"), ("byte", "u1")]))["own"],
-        "between others",
+        "negative or interleaved",
     ),
     "bytes": (lambda: dc.Tensor("F32", (4, 4), bytes(64)), "read-only"),
     "too few bytes": (lambda: dc.Tensor("F32", (4, 4), bytearray(63)), "do not fit"),
@@ -1021,7 +1023,7 @@ def test_six_bits_are_no_dtype_of_torch(dtype: str, tmp_path: Path) -> None:
         url,
         {"w": torch.zeros(4, 3, dtype=torch.uint8)},
         dc.UsageError,
-        f"the chain has {dtype}, this is U8",
+        f"the chain has {dtype}, but this memory U8",
     )
 
 

@@ -90,7 +90,7 @@ def test_a_follower_with_trust_takes_what_is_signed_alone(
         newest = "version 3 exists, but none of the trusted keys has signed it"
         # The model has NaN.
         assert [text for text in caplog.messages if "not finite" not in text] == [newest]
-        with pytest.raises(dc.TimeoutError, match=f"the time is over: {newest}"):
+        with pytest.raises(dc.TimeoutError, match=f"the timeout has expired: {newest}"):
             sub.prepare(timeout=0)
         # One that may still be signed is waited for.
         with pytest.raises(dc.TimeoutError):
@@ -123,7 +123,7 @@ def test_nothing_signed_is_no_version_to_take(
             caplog.clear()
             assert take(one) is None
             for number in (None, 0):
-                with pytest.raises(dc.TimeoutError, match=f"the time is over: {why}"):
+                with pytest.raises(dc.TimeoutError, match=f"the timeout has expired: {why}"):
                     one.prepare(number, timeout=0)
             assert one.version is None
             assert [(row.levelname, row.message) for row in caplog.records] == [("WARNING", why)]

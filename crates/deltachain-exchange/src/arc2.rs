@@ -75,7 +75,8 @@ pub(crate) fn apply(
             let blob = envelope.blob(number)?;
             let version = if blob.starts_with(PICKLE_BEGIN) {
                 return Err(unsupported(
-                    "version 3 of ARC holds pickled data, which can run any program when it is read; make version 2",
+                    "version 3 of ARC holds pickled data, which can run any program when it is \
+                     read; use version 2",
                 ));
             } else if blob.starts_with(&ZSTD_BEGIN) {
                 let others = unzstd(&blob, bytes.len())?;
@@ -100,7 +101,8 @@ pub(crate) fn apply(
     } else {
         "ARC 2, zstd"
     };
-    let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which find damage but no intent";
+    let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which detect \
+                  damage but no attack";
     Ok(Import {
         format: format.to_owned(),
         version: None,
@@ -140,7 +142,7 @@ pub(crate) fn write(
         for name in tensors {
             let taken = coded.remove(name);
             let (bytes, checksum) = taken.ok_or_else(|| {
-                Error::usage("the layout is not that of the base").of_tensor(name)
+                Error::usage("the delta does not have the layout of the base").of_tensor(name)
             })?;
             entries.push(Entry {
                 name: name.to_owned(),

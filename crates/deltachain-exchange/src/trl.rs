@@ -58,11 +58,13 @@ impl Form {
             (_, Some("gap_delta")) => Ok(Self::Later(Encoding::GapDelta)),
             (_, Some("raw")) => Ok(Self::Later(Encoding::Raw)),
             (_, Some("nvcomp_cascaded")) => Err(unsupported(
-                "positions in nvcomp_cascaded can be decoded with a GPU only",
+                "positions in nvcomp_cascaded can only be decoded with a GPU",
             )),
-            (_, Some(other)) => Err(unsupported(format!("the encoding {other:?}"))),
+            (_, Some(other)) => Err(unsupported(format!(
+                "the encoding {other:?} is not supported"
+            ))),
             (_, None) => Err(malformed(
-                "the file does not say how it is encoded: no patch of TRL",
+                "the file does not say how it is encoded, so it is not a patch of TRL",
             )),
         }
     }
@@ -140,7 +142,8 @@ pub(crate) fn apply(
             info.ok_or_else(|| wrong_base("the base does not have this tensor").of_tensor(tensor))?;
         if info.dtype() != Dtype::BF16 {
             let message = format!(
-                "the base has {} here, and TRL rounds all values to BF16: the new ones are not in the file",
+                "the base has {} here, and TRL rounds all values to BF16: the new ones are not in \
+                 the file",
                 info.dtype()
             );
             return Err(unsupported(message).of_tensor(tensor));
@@ -169,7 +172,8 @@ pub(crate) fn apply(
             .to_owned(),
     ];
     if form == Form::First {
-        let remark = "the first form was made by comparing values: where only the sign of a zero changed, it is missing";
+        let remark = "the first form was made by comparing values: where only the sign of a zero \
+                      changed, it is missing";
         remarks.push(remark.to_owned());
     }
     let format = match form {
@@ -189,7 +193,7 @@ fn scatter(bytes: &mut [u8], places: &[u64], (dtype, values): (Dtype, Vec<u8>)) 
     let values = values.as_chunks::<2>().0;
     if dtype != Dtype::BF16 || values.len() != places.len() {
         return Err(malformed(format!(
-            "{} positions come with {} values of {dtype}",
+            "there are {} positions, but {} values of {dtype}",
             places.len(),
             values.len()
         )));
@@ -221,7 +225,7 @@ pub(crate) fn check(encoding: Encoding, info: &TensorInfo, changes: bool) -> Res
         )))
     } else if info.elements() > most {
         Err(Error::usage(format!(
-            "this encoding of TRL's patches carries tensors of {most} elements at most"
+            "this encoding of TRL's patches carries tensors of at most {most} elements"
         )))
     } else if Form::Later(encoding)
         .suffixes()
