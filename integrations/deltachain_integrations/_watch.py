@@ -91,7 +91,7 @@ class Unknown(NamedTuple):
 # The source of a tensor's elements if nothing was copied to it while it was watched.
 _STRANGE = Unknown("the loader copies a tensor that cannot be followed", frozenset())
 
-_RESIZED = "elements are seen in another size"
+_RESIZED = "its elements are viewed with another size"
 
 # None: a constant.
 Source = Place | Unknown | None
@@ -454,9 +454,7 @@ def _cast(source: Source, dtype: torch.dtype) -> Source:
     bits of NaN."""
     if not isinstance(source, Place) or source.dtype == dtype:
         return source
-    reason = (
-        f"the loader casts {_plain(source.dtype)} to {_plain(dtype)}: publish what the model keeps"
-    )
+    reason = f"the loader casts {_plain(source.dtype)} to {_plain(dtype)}: publish {_plain(dtype)}"
     return Unknown(reason, frozenset({source.name}))
 
 
@@ -466,7 +464,7 @@ def _seen(source: Source, written: torch.dtype, seen: torch.dtype) -> Source:
         return source
     if source.dtype == written:
         return source._replace(dtype=seen)
-    return Unknown("elements are seen as another dtype", frozenset({source.name}))
+    return Unknown("its elements are viewed as another dtype", frozenset({source.name}))
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -197,8 +197,7 @@ def _public(key: object, name: str) -> str:
         raise UsageError(f"USAGE: {name} must be public keys, NAME+ID+KEY, or files of them")
     if _SECRET in key:
         raise UsageError(
-            f"USAGE: {name} has a secret key: give the public one, and do not hand the secret one "
-            "out"
+            f"USAGE: {name} has a secret key: give the public key, and keep the secret key secret"
         )
     return key.strip()
 
@@ -216,6 +215,6 @@ def _lines(path: object, name: str) -> list[str]:
     except (OSError, ValueError, TypeError) as error:
         why = f": {error.strerror}" if isinstance(error, OSError) else ""
         raise UsageError(
-            f"USAGE: {name} is neither a key nor a file of keys that can be read{why}"
+            f"USAGE: {name} is neither a key nor a readable file of keys{why}"
         ) from None
     return [line for line in lines if line and not line.startswith("#")]

@@ -805,7 +805,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a step": (lambda: dc.Part(torch.zeros(2, 4), slice(0, 4, 2)), "without a step"),
     "too many slices": (
         lambda: dc.Part(torch.zeros(4, 4), (slice(None),) * 3),
-        "not one of slices",
+        "must be slices without a step",
     ),
     "a part twice": (
         lambda: [dc.Part(torch.zeros(4, 2), (slice(None), slice(0, 2))) for _ in range(2)],

@@ -132,7 +132,7 @@ def test_there_are_no_patches_to_load(url: str, by: str) -> None:
             update.applying().__enter__,
             update.full().__enter__,
         ):
-            with pytest.raises(dc.UsageError, match=r"patched by update.apply\(\)"):
+            with pytest.raises(dc.UsageError, match=r"update.apply\(\) patches"):
                 call()
         assert not subscriber.torn
         update.apply()
@@ -403,7 +403,7 @@ def test_a_function_that_says_a_wrong_place_is_found_out(url: str) -> None:
             # Nobody knows where it was written to, so nothing was read.
             assert (subscriber.proof, subscriber.checked, subscriber.torn) == (None, None, False)
             for call in (subscriber.check, subscriber.verify):
-                with pytest.raises(dc.UsageError, match="into= has not said where they are"):
+                with pytest.raises(dc.UsageError, match="their places are unknown"):
                     call()
     assert len(loads) == 2 and subscriber.fallbacks == {"place": 1}
 
@@ -708,7 +708,7 @@ def test_the_older_of_two_subscribers_says_that_it_lost_its_tensors(
             subscriber.prepare().apply()
         assert older.version is None and older.torn and older.proof is None
         assert newer.version == 0 == other.version and not other.torn
-        with pytest.raises(dc.UsageError, match="no whole version"):
+        with pytest.raises(dc.UsageError, match="do not hold a whole version"):
             older.check()
         first[3] += 1
         publisher.publish({"w": first})
