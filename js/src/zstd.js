@@ -29,7 +29,7 @@ function decode(stored, raw) {
     return decoder.decode(stored, raw);
   } catch (error) {
     // WebAssembly can trap, which is not an answer about the frame, but a refusal all the same.
-    throw broken('R-STR-02', `the zstd decoder gave up: ${error}`);
+    throw broken('R-STR-02', `the zstd decoder failed: ${error}`);
   }
 }
 
