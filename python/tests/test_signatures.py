@@ -108,7 +108,7 @@ def commit_of(url: Path) -> str:
         ({"trust": OF_STRANGER}, "version 0 exists, but none of the trusted keys has signed it"),
         (
             {"trust": dc.Trust([OF_FIRST, OF_SECOND], 2)},
-            "version 0 exists, but 1 of the trusted keys signed it, not 2",
+            "version 0 exists, but 1 of the trusted keys signed it, and the quorum is 2",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_publisher_follows_no_stranger(tmp_path: Path) -> None:
     assert refused.value.rule == "R-SIG-03" and len(dc.log(url)) == 2
     assert publish(url, 2, sign_key=FIRST, vouch=stranger.commit).version == 2
     # A list of keys that does not have its own, and one that has.
-    with pytest.raises(dc.UsageError, match="not among those it trusts"):
+    with pytest.raises(dc.UsageError, match="not among the keys that it trusts"):
         dc.Publisher(url, sign_key=FIRST, trust=OF_SECOND)
     assert publish(url, 3, sign_key=SECOND, trust=[OF_FIRST, OF_SECOND]).version == 3
 

@@ -30,9 +30,9 @@ Examples:
   deltachain publish s3://models/run7 step1/             its next version
   deltachain follow s3://models/run7 /models/run7        keep a directory at the newest version
 
-STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. The folders of a \
-directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders, \
-checkpoint-*, original, and chains.
+STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. \
+The folders of a directory are included: tensors of vae/model.safetensors are called vae/NAME. \
+Skipped are hidden files and folders, checkpoint-*, original, and chains.
 
 Exit codes: 0 success, 1 refused or failed, 2 wrong arguments or inputs, 130 interrupted.";
 

@@ -155,7 +155,8 @@ Examples:
   deltachain publish s3://models/run7 step105/ --sign-key run7.key       signed
   deltachain publish s3://models/run7 step106/ --profile local,compact   also for patches in place
 
-If the head has several shards (a training run published them from Python), the version has as many.")]
+If the head has several shards (a training run published them from Python), the version has as \
+many.")]
 pub(crate) struct PublishArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
@@ -458,11 +459,12 @@ Examples:
   deltachain status /models/run7 --max-lag 90s     as a health check of a service
   deltachain status /models/run7 --max-lag 3 --json
 
-Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; the last poll failed, \
-except when the store was unreachable (class IO); the disk of DIR is full; the command of --exec failed for this version, or has not been run for \
-it and no follower is running; a server of --engine failed, or its version is unknown (no follower is running, for \
-example); or --max-lag is exceeded, by the directory or by a server, or a server is not ready for requests. Exit code \
-2: there is no directory DIR.")]
+Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; \
+the last poll failed, except when the store was unreachable (class IO); the disk of DIR is full; \
+the command of --exec failed for this version, or has not been run for it and no follower is \
+running; a server of --engine failed, or its version is unknown (no follower is running, for \
+example); or --max-lag is exceeded, by the directory or by a server, or a server is not ready for \
+requests. Exit code 2: there is no directory DIR.")]
 pub(crate) struct StatusArgs {
     /// The directory of `follow` or `pull`
     #[arg(value_name = "DIR")]
@@ -485,8 +487,8 @@ Examples:
   deltachain compact s3://models/run7 --snapshot
   deltachain compact s3://models/run7 --version 64 --from 0,32
 
-Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes \
-for them stay, and with --profile local the snapshot saves them work.")]
+Readers that patch memory in place trust only the routes that `publish` made, so they do not use \
+the new links; routes for them stay, and with --profile local the snapshot saves them work.")]
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,

@@ -429,7 +429,7 @@ fn both_of_two_have_to_sign() {
     let held = run(&folder, &pull);
     assert!(
         held.stderr
-            .contains("1 of the trusted keys signed it, not 2")
+            .contains("1 of the trusted keys signed it, and the quorum is 2")
             && held.stdout.starts_with("version 0 is in"),
         "{held:?}"
     );

@@ -51,8 +51,8 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
             String::new()
         };
         let message = format!(
-            "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose an empty one. \
-             It contains {}{more}",
+            "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose \
+             an empty one. It contains {}{more}",
             shown.join(", ")
         );
         return Err(Error::usage(message).in_file(directory));

@@ -623,7 +623,7 @@ fn a_quorum_is_made_up_later() {
     }
     assert_eq!(
         notes.remarks(),
-        ["version 0 exists, but 1 of the trusted keys signed it, not 2"]
+        ["version 0 exists, but 1 of the trusted keys signed it, and the quorum is 2"]
     );
     let commit = chain.commit(0);
     let error = sign(&chain.store, 0, Digest([7; 32]), &[key("b")]).unwrap_err();
