@@ -267,7 +267,10 @@ mod tests {
         symlink("nowhere", snapshot.join("vae/b.safetensors")).unwrap();
         let error = ModelListing::of(&snapshot).unwrap_err();
         assert!(
-            error.class() == ErrorClass::Usage && error.message().contains("a link to a file"),
+            error.class() == ErrorClass::Usage
+                && error
+                    .message()
+                    .contains("a symbolic link to a missing file"),
             "{error}"
         );
         assert!(

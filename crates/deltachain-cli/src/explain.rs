@@ -214,16 +214,20 @@ mod tests {
     fn names_that_do_not_exist() {
         let similar = |name| find([name]).unwrap_err().message().to_owned();
         assert!(
-            similar("r-chn-99").contains("similar are R-CHN-09,"),
+            similar("r-chn-99").contains("similar ones are R-CHN-09,"),
             "{}",
             similar("r-chn-99")
         );
         assert!(
-            similar("CHIAN").contains("similar are CHAIN,"),
+            similar("CHIAN").contains("similar ones are CHAIN,"),
             "{}",
             similar("CHIAN")
         );
-        assert!(similar("").contains("similar are IO,"), "{}", similar(""));
+        assert!(
+            similar("").contains("similar ones are IO,"),
+            "{}",
+            similar("")
+        );
         assert_eq!(find(["r-Chn-13", "io", "IO"]).unwrap().len(), 3);
     }
 }

@@ -97,7 +97,7 @@ mod tests {
         drop(panic::take_hook());
         let text = format!("{error:#}");
         assert!(
-            text.contains("report it") && text.contains("program.rs:"),
+            text.contains("report this") && text.contains("program.rs:"),
             "{text}"
         );
         assert!(!text.contains("index out of bounds"), "{text}");

@@ -250,7 +250,7 @@ mod tests {
             ),
             (
                 format!("AccountName=models;AccountKey={KEY};BlobEndpoint=hidden"),
-                "BlobEndpoint gives no address",
+                "BlobEndpoint has no address",
             ),
             (
                 format!("DefaultEndpointsProtocol=ftp;AccountName=models;AccountKey={KEY}"),
