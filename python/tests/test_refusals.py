@@ -55,7 +55,7 @@ def test_settings_of_a_subscriber(chain: Chain, settings: dict[str, Any], text: 
         ({"credentials": {"access_key_id": "x"}}, "credentials= must be a function"),
         (
             {"storage_options": {"region": "x"}},
-            'a directory has no settings of a store, such as "region"',
+            'in a directory, which has no settings of a store, such as "region"',
         ),
         ({"storage_options": ["region"]}, "storage_options= must be a mapping"),
         ({"storage_options": {"\udc80": "x"}}, "storage_options= .* not Unicode"),

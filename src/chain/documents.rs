@@ -145,8 +145,8 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
     let Some((version, rest)) = opening else {
         let message = match foreign_form(bytes) {
             Some(form) => format!(
-                "this is {form}, not a document of a chain: the address may be that of a web \
-                site or of a proxy's login page, or such an answer was copied here"
+                "this is {form}, not a document of a chain: the address may be that of a web site \
+                 or of a proxy's login page, or such a page was copied here"
             ),
             None if bytes.is_empty() => "the document is empty".to_owned(),
             None => format!("the document does not begin with {OPENING}, an integer and a comma"),

@@ -573,7 +573,7 @@ Examples:
   deltachain mirror s3://models/run7 s3://models-eu/run7 --to region=eu-west-3 --poll 5
   deltachain mirror s3://models/run7 /mnt/copies/run7 --verify           reads and repairs the copy
   deltachain mirror /mnt/copies/run7 s3://models/run7 --restore          repairs the chain
-Followers take files from it: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
+Followers read files from it: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
 pub(crate) struct MirrorArgs {
     /// The chain: a directory, s3://BUCKET/PREFIX, gs:// or az://
     pub(crate) source: String,

@@ -60,7 +60,7 @@ numbers! {
     unsigned: Number = "1 if the version is not known to be signed by the trusted keys";
     rollbacks: Counter = "Rollbacks: switches to a lower version";
     store_bytes: Family<Label, Counter> =
-        "Bytes that came from a store: the chain's own, or a copy";
+        "Bytes received from a store: the chain's own, or a copy";
     store_failures: Family<Label, Counter> = "Requests to a store that failed";
     store_missing_files: Family<Label, Counter> = "Files that a copy did not have";
     store_damaged: Family<Label, Number> = "1 if a copy had a file with wrong bytes";

@@ -127,7 +127,7 @@ pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this clock is what others are compared with"
+    reason = "other clocks are compared with this one"
 )]
 fn now() -> SystemTime {
     SystemTime::now()

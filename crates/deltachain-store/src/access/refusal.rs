@@ -158,7 +158,7 @@ impl Meaning {
             Self::Operation => (
                 ErrorKind::Unsupported,
                 "this store does not support the operation",
-                "`deltachain doctor URL` tries what the store can do; choose another one",
+                "`deltachain doctor URL` tests what the store supports; choose another store",
             ),
             Self::Request => (
                 ErrorKind::InvalidInput,
@@ -179,8 +179,8 @@ impl Meaning {
             Self::Endless => (
                 ErrorKind::InvalidData,
                 "the store's list does not end",
-                "check that the address is that of a store, and what stands between; \
-                 `deltachain doctor URL` tries lists",
+                "check that the address is that of a store, and anything in front of it, such as a \
+                 proxy; `deltachain doctor URL` tests lists",
             ),
             Self::Page => (
                 ErrorKind::InvalidData,

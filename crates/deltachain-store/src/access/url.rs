@@ -38,11 +38,13 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
     if let Some(directory) = directory_of(text) {
         if let Some((key, _)) = options.settings.first() {
             return Err(usage(format!(
-                "a directory has no settings of a store, such as {key:?}"
+                "the chain is in a directory, which has no settings of a store, such as {key:?}"
             )));
         }
         if options.credentials.is_some() {
-            return Err(usage("a directory takes no credentials".to_owned()));
+            return Err(usage(
+                "the chain is in a directory, which needs no credentials".to_owned(),
+            ));
         }
         let (objects, prefix) = if directory.is_dir() {
             (
