@@ -41,7 +41,7 @@ pub(crate) fn expand(settings: &Settings) -> Result<Settings> {
             for (own, account) in settings {
                 let is_account = own.ends_with("account_name");
                 if is_account && parsed.first().is_some_and(|(_, name)| name != account) {
-                    let text = format!("it is not for the account {}", name_of(own));
+                    let text = format!("its account is not the one in {}", name_of(own));
                     return Err(refused(&text));
                 }
             }
