@@ -721,7 +721,8 @@ impl Folder<'_> {
             (None, []) => return Ok(None),
             (None, [first, second, ..]) => {
                 let [first, second] = [first, second].map(|name| name.to_string_lossy());
-                let message = format!("duplicate index: {first:?} and {second:?}");
+                let message =
+                    format!("duplicate index: {first:?} and {second:?}; remove one of them");
                 return Err(Error::usage(message).in_file(directory));
             }
         };

@@ -116,7 +116,7 @@ pub(crate) enum Command {
 /// Make links from the deltas of another system
 ///
 /// Each delta is applied to the previous state, the result is compared with all checksums of the
-/// delta, and a link to it is made. What the layout cannot prove is reported.
+/// delta, and a link to the result is made. What the layout cannot prove is reported.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -144,7 +144,7 @@ pub(crate) struct ImportArgs {
     pub(crate) chain: Option<String>,
     /// Add versions without a signature, although the head of the chain has one
     ///
-    /// Followers with --trust take none of them until `deltachain sign` has signed the last one.
+    /// Followers with --trust accept none of them until `deltachain sign` has signed the last one.
     #[arg(long, requires = "chain")]
     pub(crate) unsigned: bool,
     /// Profile of the links
@@ -159,10 +159,9 @@ pub(crate) struct ImportArgs {
 
 /// Write links as the deltas of another system
 ///
-/// Before anything is written, it is checked that the layout supports them all. A directory of
-/// slime gets weight_vNNNNNN/, one of TRL deltas/step_NNNNNN.safetensors, one of PULSEPT1
-/// step_NNNNNN.pulse, one of ARC step_NNNNNN.safetensors, or a directory step_NNNNNN/ if the base
-/// is one.
+/// Checks that the layout supports all links before anything is written. A directory of slime gets
+/// weight_vNNNNNN/, one of TRL deltas/step_NNNNNN.safetensors, one of PULSEPT1 step_NNNNNN.pulse,
+/// one of ARC step_NNNNNN.safetensors, or a directory step_NNNNNN/ if the base is one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
