@@ -80,7 +80,7 @@ impl ErrorClass {
                 "STATE_MISMATCH",
                 "do not use the result; report the program that wrote the link",
             ),
-            Self::Chain => ("CHAIN", "retry later, or ask who publishes the chain"),
+            Self::Chain => ("CHAIN", "retry later, or ask the publisher of the chain"),
             Self::Io => (
                 "IO",
                 "retry; if it fails again, check the disk, the network or the store",
@@ -111,9 +111,9 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         ErrorKind::PermissionDenied => "check credentials and permissions",
         ErrorKind::AlreadyExists => "remove it, or choose another name",
         ErrorKind::IsADirectory | ErrorKind::NotADirectory => {
-            "check the path: a file and a directory are confused"
+            "check the path: it names a file in place of a directory, or the other way round"
         }
-        ErrorKind::ReadOnlyFilesystem => "choose a place that can be written to",
+        ErrorKind::ReadOnlyFilesystem => "choose a place where this process may write",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
             "free space or inodes there (df, df -i), or choose another place; then retry"
         }
@@ -126,7 +126,7 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         | ErrorKind::NetworkUnreachable
         | ErrorKind::NetworkDown
         | ErrorKind::NotConnected
-        | ErrorKind::AddrNotAvailable => "check host and port, and whether the server runs",
+        | ErrorKind::AddrNotAvailable => "check host and port, and that the server runs",
         ErrorKind::AddrInUse => "choose another port, or end the program that uses this one",
         ErrorKind::TimedOut => "check the network and the server; then retry, or allow more time",
         ErrorKind::ConnectionReset
@@ -266,7 +266,7 @@ impl Error {
     /// A file has changed while it was read. Class IO.
     pub fn changed(file: impl AsRef<Path>) -> Self {
         let advice = "retry when the file is complete and no program writes to it";
-        Self::unusable("the file has changed while it was read", advice).in_file(file)
+        Self::unusable("the file changed while it was being read", advice).in_file(file)
     }
 
     /// The operating system failed while doing `what`.
@@ -387,7 +387,7 @@ impl Error {
             None if self.class() == ErrorClass::Io => advice_for(ErrorKind::OutOfMemory),
             // Nothing newer in a file, but something that cannot be done.
             None if self.class() == ErrorClass::Unsupported && self.rule().is_none() => {
-                "choose another way"
+                "do as the message says, or update deltachain"
             }
             None => self.class().advice(),
         }

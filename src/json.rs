@@ -24,8 +24,11 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(
     rule: &'static Rule,
 ) -> Result<T> {
     let refuse = |at: usize, why: &str| {
-        Error::broken(rule, format!("the text is not in its one form: {why}"))
-            .at((begin + at.min(text.len())) as u64)
+        Error::broken(
+            rule,
+            format!("the text is not in its canonical form: {why}"),
+        )
+        .at((begin + at.min(text.len())) as u64)
     };
     let value: T = serde_json::from_str(text).map_err(|error| {
         let before: usize = text
@@ -57,7 +60,7 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(
         .position(|(form, byte)| form != byte);
     Err(refuse(
         at.unwrap_or(form.len()),
-        "from here on it is written in another way",
+        "from here on, it is not written in that form",
     ))
 }
 

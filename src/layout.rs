@@ -292,7 +292,10 @@ impl Layout {
                 .copied()
                 .or_else(|| folders().find_map(|folder| last.get(folder).copied()));
             let place = place.ok_or_else(|| {
-                broken(format!("the tensor {name:?} is added, and no file lies in a folder that its name begins with"))
+                broken(format!(
+                    "the tensor {name:?} is added, and no file lies in a folder that its name \
+                     begins with"
+                ))
             })?;
             files[place].tensors.push(name.to_owned());
         }

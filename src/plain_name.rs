@@ -19,7 +19,7 @@ pub(crate) fn flaw_of_path_name(name: &str) -> Option<&'static str> {
     } else if parts.any(|part| part.ends_with([' ', '.'])) {
         Some("ends in a space or a dot, or a folder in it does")
     } else if folders.split('/').any(is_of_tensors) {
-        Some("has a folder that is called like a file of tensors")
+        Some("has a folder with the name of a file of tensors")
     } else {
         None
     }
@@ -122,8 +122,8 @@ mod tests {
             ("a ", "space or a dot"),
             ("a./b", "space or a dot"),
             ("a/b.", "space or a dot"),
-            ("a.safetensors/b", "called like"),
-            ("a/b.SAFETENSORS.Index.Json/c", "called like"),
+            ("a.safetensors/b", "with the name of"),
+            ("a/b.SAFETENSORS.Index.Json/c", "with the name of"),
             (&format!("{longest}/x"), "1024"),
             (&format!("a/{}", "x".repeat(256)), "255"),
         ] {

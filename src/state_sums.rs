@@ -67,7 +67,7 @@ impl StateSums {
         for ((info, found), expected) in state.tensors().iter().zip(&found).zip(&self.tensors) {
             let is_same = expected.as_ref() == Some(found);
             ensure(is_same, &rules::SUM_04, || {
-                "the memory has other sums than the version".into()
+                "the memory does not have the sums of the version".into()
             })
             .map_err(|error| error.of_tensor(info.name()))?;
         }

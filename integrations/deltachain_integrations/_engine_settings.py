@@ -98,9 +98,8 @@ def fixed(additional: object, place: str = CONFIGURATION) -> dict[str, Any]:
         raise UsageError(f'USAGE: "start": "newest" needs "chain" or "host_copy" in {place}')
     if "trust" in settings and "chain" not in settings:
         raise UsageError(
-            f'USAGE: "trust" in {place} needs "chain" there: who downloads the chain checks '
-            "signatures "
-            "(`deltachain follow --trust`)"
+            f'USAGE: "trust" in {place} needs "chain" there: the process that downloads the chain '
+            "checks signatures (`deltachain follow --trust`)"
         )
     whose = Settings(**settings).signed_by
     if whose is not None:
@@ -119,7 +118,7 @@ def in_environment() -> dict[str, Any]:
     try:
         given = json.loads(os.environ.get(SGLANG, "null"))
     except ValueError as error:
-        raise UsageError(f"USAGE: {SGLANG} is no JSON: {error}") from error
+        raise UsageError(f"USAGE: {SGLANG} is not valid JSON: {error}") from error
     settings = fixed({"deltachain": given}, SGLANG)
     if other := sorted(set(settings) - _OF_SGLANG):
         raise UsageError(f"USAGE: {', '.join(other)} in {SGLANG}: not for SGLang")
@@ -180,7 +179,7 @@ def _check(name: str, value: object) -> None:
     if name in _CHOICES and value not in _CHOICES[name]:
         raise UsageError(f"USAGE: {name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
     if name in _TEXTS and not (isinstance(value, str) and value):
-        raise UsageError(f"USAGE: {name} must be a text, not {value!r}")
+        raise UsageError(f"USAGE: {name} must be a string, not {value!r}")
     if name == "timeout" and (
         isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0
     ):

@@ -110,7 +110,7 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Sums
     made = Map()
     made._forms = forms_of(memory)
     made._dtypes = {name: dtype for name, (dtype, _) in watch.infos.items()}
-    refused = dict.fromkeys(watch.kept(), "the model keeps another tensor that is made of it")
+    refused = dict.fromkeys(watch.kept(), "the model keeps another tensor that is computed from it")
     found: list[tuple[int, Write]] = []
     # Tensors that changed although no write was seen.
     hidden = {name for name, *_ in set(made._forms) - set(watch.forms)}
@@ -146,7 +146,7 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Sums
             continue
         boxes = _boxes(number, write, place, watch.infos[place.name][1])
         if boxes is None:
-            refused[place.name] = "the loader divides it in another way than into boxes"
+            refused[place.name] = "the loader divides it, but not into boxes"
             continue
         made._regions.setdefault(place.name, []).extend(boxes)
     made.reload = refused
@@ -157,7 +157,7 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Sums
         if name in made._regions or name in made.reload:
             continue
         if hidden:
-            made.reload[name] = f"no copy of it was seen, and none that explains {min(hidden)}"
+            made.reload[name] = f"the loader was not seen to copy it, nor to fill {min(hidden)}"
         else:
             made.unused.append(name)
     return made

@@ -191,7 +191,7 @@ class DeltachainWeightSyncClient:
         servers = self._begun()
         name = weight_version or self._name
         if name is None:
-            raise UsageError("USAGE: update_weights() comes before finish_weight_update()")
+            raise UsageError("USAGE: call update_weights() before finish_weight_update()")
         servers.finish(name)
 
     def resume(self) -> None:
@@ -213,5 +213,5 @@ class DeltachainWeightSyncClient:
 
     def _begun(self) -> Servers:
         if self._servers is None:
-            raise UsageError("USAGE: init_weight_transfer_engine() comes first")
+            raise UsageError("USAGE: call init_weight_transfer_engine() first")
         return self._servers

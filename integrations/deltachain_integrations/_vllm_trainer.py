@@ -75,7 +75,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         super().__init__(client=client, source=source, is_sender=is_sender)
         if source is not None and source.held_names() is not None:
             raise UnsupportedError(
-                "the backend deltachain needs a source that has all tensors on each rank"
+                "the backend deltachain needs a source with all tensors on each rank"
             )
         self._publisher: Publisher | None = None
         self._init_info: dict[str, Any] = {}
@@ -158,7 +158,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         if not self.is_sender:
             return
         if self.last is None:
-            raise UsageError("USAGE: publish() comes before update_servers()")
+            raise UsageError("USAGE: call publish() before update_servers()")
         # Servers that were restarted have forgotten their settings.
         self.client.init_weight_transfer_engine(self._init_info)
         send(self.client, self.last)

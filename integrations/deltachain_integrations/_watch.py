@@ -93,7 +93,7 @@ class Unknown(NamedTuple):
 # watched.
 _STRANGE = Unknown("the loader copies a tensor that cannot be followed", frozenset())
 
-_RESIZED = "elements are seen in another size"
+_RESIZED = "its elements are viewed with another size"
 
 # None stands for a constant.
 Source = Place | Unknown | None
@@ -455,9 +455,7 @@ def _cast(source: Source, dtype: torch.dtype) -> Source:
     back change the bits of NaN."""
     if not isinstance(source, Place) or source.dtype == dtype:
         return source
-    reason = (
-        f"the loader casts {_plain(source.dtype)} to {_plain(dtype)}: publish what the model keeps"
-    )
+    reason = f"the loader casts {_plain(source.dtype)} to {_plain(dtype)}: publish {_plain(dtype)}"
     return Unknown(reason, frozenset({source.name}))
 
 
@@ -468,7 +466,7 @@ def _seen(source: Source, written: torch.dtype, seen: torch.dtype) -> Source:
         return source
     if source.dtype == written:
         return source._replace(dtype=seen)
-    return Unknown("elements are seen as another dtype", frozenset({source.name}))
+    return Unknown("its elements are viewed as another dtype", frozenset({source.name}))
 
 
 def _plain(dtype: torch.dtype) -> str:

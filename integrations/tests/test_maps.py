@@ -313,12 +313,15 @@ UNKIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda model, tensor: model.bad.data.copy_(tensor).zero_(),
         "overwrites it in bad",
     ),
-    "a copy by numpy": (by_numpy, "no copy of it was seen, and none that explains bad"),
-    "all of it by numpy": (beside_torch, "no copy of it was seen, and none that explains bad"),
-    "the tensor itself": (replaced, "the model keeps another tensor that is made of it"),
-    "keeps a copy": (keeping, "the model keeps another tensor that is made of it"),
-    "keeps what it computes": (computing, "the model keeps another tensor that is made of it"),
-    "loads once": (once, "no copy of it was seen, and none that explains bad"),
+    "a copy by numpy": (by_numpy, "the loader was not seen to copy it, nor to fill bad"),
+    "all of it by numpy": (beside_torch, "the loader was not seen to copy it, nor to fill bad"),
+    "the tensor itself": (replaced, "the model keeps another tensor that is computed from it"),
+    "keeps a copy": (keeping, "the model keeps another tensor that is computed from it"),
+    "keeps what it computes": (
+        computing,
+        "the model keeps another tensor that is computed from it",
+    ),
+    "loads once": (once, "the loader was not seen to copy it, nor to fill bad"),
     "writes a part twice": (over, "to a part of bad twice"),
     "writes by indices": (by_index, "computes with index_put_"),
     "other elements": (
@@ -355,9 +358,7 @@ def test_what_cannot_be_followed_is_to_be_reloaded(
 def test_another_dtype_than_the_checkpoint_has() -> None:
     model = Model(whole, torch.float32, w=(4, 5))
     found = model.taken(drawn(0, w=(4, 5)))
-    assert found.reload == {
-        "w": "the loader casts bfloat16 to float32: publish what the model keeps"
-    }
+    assert found.reload == {"w": "the loader casts bfloat16 to float32: publish float32"}
 
 
 def test_other_dtypes_of_the_same_size() -> None:
@@ -436,7 +437,7 @@ def test_parts_that_are_not_all_of_a_tensor_are_refused(tmp_path: Path) -> None:
     found = model.taken(weights)
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         publisher.publish(weights)
-    with pytest.raises(dc.UsageError, match="are not all of the shape"):
+    with pytest.raises(dc.UsageError, match="do not cover the shape"):
         dc.Subscriber(tmp_path / "chain", into=found.into()).prepare(0)
 
 

@@ -288,7 +288,7 @@ def test_with_the_variable_both_methods_are_registered(hooks: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ('{"chain": "run7", "mode": "sparse"}', "mode in DELTACHAIN_SGLANG: not for SGLang"),
         ("{}", 'set "chain"'),
     ],

@@ -214,7 +214,7 @@ def test_an_update_before_the_servers_were_resumed(
         lambda: client.update_weights({"version": 1, "digest": ""}),
         client.finish_weight_update,
     ):
-        with pytest.raises(dc.UsageError, match="no update has been started"):
+        with pytest.raises(dc.UsageError, match="no update was started"):
             call()
     assert all(one.is_paused for one in servers)
     servers[0].fails_once = {STATE}
@@ -267,7 +267,7 @@ def test_calls_in_another_order_are_refused(
     with pytest.raises(dc.UsageError, match="update_weights"):
         client.finish_weight_update()
     for call in (lambda: client.update_weights(told), client.finish_weight_update):
-        with pytest.raises(dc.UsageError, match="no update has been started"):
+        with pytest.raises(dc.UsageError, match="no update was started"):
             call()
     assert [one.taken() for one in servers] == [[], [], []]
     client.start_weight_update()

@@ -78,17 +78,17 @@ export function parseDocument(kind, bytes, limits = {}) {
   ensure(begins, 'R-DOC-01', 'a document begins with `{"deltachain":`, an integer and a comma');
   ensure(version === '1', 'R-DOC-02', `documents of version ${version} are not known`);
   const value = readCanonical(textOf(bytes), FORMS[kind]);
-  ensure(value !== undefined, 'R-DOC-03', `the bytes are not the one form of a ${kind} document`);
+  ensure(value !== undefined, 'R-DOC-03', `the bytes are not the canonical form of a ${kind} document`);
   const document = plain(kind, value);
   if (document.kind !== 'chain') checkRoutes(document.version, document.routes);
   if (document.kind === 'commit') {
     const { routes, shards, state } = document;
     const whole = routes.every((own) => own.files.length === shards.length);
-    ensure(whole, 'R-DOC-05', 'a route has not one file per shard');
+    ensure(whole, 'R-DOC-05', 'a route does not have one file per shard');
     ensure(shards.length > 1 || shards[0] === state, 'R-DOC-06', 'the only shard has another digest than the state');
   }
   const known = document.metadata.every(([key]) => !key.startsWith('deltachain!'));
-  ensure(known, 'R-DOC-07', 'metadata announces what this reader does not know');
+  ensure(known, 'R-DOC-07', 'the metadata has a required key that this reader does not know');
   if (document.kind === 'commit') {
     checkAssets(document.assets);
     ensure(document.assets.length <= assets, 'R-LIM-07', `a commit with ${document.assets.length} assets`);

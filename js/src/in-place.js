@@ -78,7 +78,7 @@ export async function checkMemory(memory, { table, sums }, { progress, signal } 
       const bytes = bytesOf(memory, info, piece);
       const right = sums.get(info.name)?.[piece];
       const matches = right !== undefined && same(sumsOfBytes(bytes), right);
-      ensure(matches, 'R-SUM-04', `piece ${piece} has other sums than the version`, { tensor: info.name });
+      ensure(matches, 'R-SUM-04', `piece ${piece} does not have the sums of the version`, { tensor: info.name });
       progress?.((done += bytes.length), total);
     }
   }
@@ -133,8 +133,8 @@ export async function takeInPlace(links, memory, known, { layouts = true, signal
   for (const change of changes.values()) change.gather();
   for (const { tensor, change, coded, before, after } of steps) {
     const [old, now] = coded === null ? [NOTHING, NOTHING] : change.make(coded);
-    ensure(same(now, after.coded ?? NOTHING), 'R-SUM-03', 'the new lanes have other sums', { tensor });
-    ensure(same(plus(minus(before, old), now), after.piece), 'R-SUM-04', 'a piece has other sums', { tensor });
+    ensure(same(now, after.coded ?? NOTHING), 'R-SUM-03', 'the new lanes do not have the sums of the link', { tensor });
+    ensure(same(plus(minus(before, old), now), after.piece), 'R-SUM-04', 'a piece does not have the sums of the link', { tensor });
   }
   for (const change of changes.values()) change.write();
   return { table: tables[tables.length - 1], sums };

@@ -59,7 +59,7 @@ export function readLayout(text, target) {
     if (tensors === null) return files;
     ensure(ascending(tensors), 'R-LAY-01', 'the tensors of a file are not ascending');
     for (const tensor of tensors) {
-      ensure(target.has(tensor) && !placed.has(tensor), 'R-LAY-01', 'a tensor that is not there, or is twice', { tensor });
+      ensure(target.has(tensor) && !placed.has(tensor), 'R-LAY-01', 'a listed tensor is missing or duplicate', { tensor });
       placed.add(tensor);
     }
   }

@@ -225,7 +225,7 @@ class IndexParser {
       const bits = bitsOf(dtype, shape);
       ensure(bits <= BigInt(this.limits.tensorBytes) * 8n, 'R-LIM-01', 'the tensor is too large');
       const whole = bits % BigInt(8 * dtype.laneBytes) === 0n;
-      ensure(whole, 'R-IDX-09', 'its byte length is not whole, or no multiple of the lane bytes');
+      ensure(whole, 'R-IDX-09', 'its byte length is not whole, or not a multiple of the lane bytes');
       const byteLength = Number(bits / 8n);
       const { segments, parts } = this.#readSegmentNumbers(operation, dtype, byteLength);
       return { operation, name, dtype, shape, byteLength, segments, parts, pieces: [], digest: '' };
@@ -240,7 +240,7 @@ class IndexParser {
       // The rules of strings come before the rules of the description.
       new Cursor(name).string(name.length);
       const dtype = describedDtype(name, cursor.varint(), cursor.u8(), cursor.u8(), cursor.u8());
-      ensure(dtype !== null, 'R-IDX-20', 'the description of a dtype is not as it must be');
+      ensure(dtype !== null, 'R-IDX-20', 'the description of a dtype is invalid');
       return dtype;
     }
     const dtype = BY_CODE.get(code);

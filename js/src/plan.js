@@ -90,7 +90,7 @@ export class Planner {
     const keys = keysOf(trust?.keys ?? [], this.chainDigest);
     ensure(trust === null || keys.length >= trust.quorum, 'R-SIG-05', 'too few keys are trusted for this chain');
     const same = () => {
-      ensure(held === null || held.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
+      ensure(held === null || held.chain === this.chainDigest, 'R-CHN-13', 'this chain is not the held one');
     };
     const seen = trust?.seen ?? null;
     const seenLater = seen !== null && (held === null || held.version < seen.version);
@@ -109,7 +109,7 @@ export class Planner {
       ensure(forward, 'R-CHN-14', 'the head is below the version that is held or was seen');
     };
     if (!mayStep) backwards();
-    ensure(trust === null || signed !== null, 'R-SIG-01', 'no version is signed by those who are trusted');
+    ensure(trust === null || signed !== null, 'R-SIG-01', 'no version is signed by the trusted keys');
     ensure(head !== null, 'R-CHN-03', 'the chain has no commit');
     this.wanted = head;
     const bytes = signed?.bytes ?? (await this.#read(commitName(head)));
@@ -157,7 +157,7 @@ export class Planner {
       this.unsigned = isTop ? null : top;
       return { version, bytes };
     }
-    ensure(any, 'R-SIG-01', `version ${top} is not signed by those who are trusted`);
+    ensure(any, 'R-SIG-01', `version ${top} is not signed by the trusted keys`);
     return null;
   }
 

@@ -90,7 +90,7 @@ export function parseKey(text, place = 0) {
   const [, name, id, base64] = /^([^+]*)\+([0-9a-f]{8})\+(.*)$/s.exec(text) ?? [];
   const typed = base64 === undefined ? null : unbase64(base64);
   if (typed === null || typed.length !== 33 || typed[0] !== ED25519 || !isKeyName(name)) {
-    throw usage(`key ${place + 1} is not a public key of Ed25519, written NAME+ID+KEY`);
+    throw usage(`key ${place + 1} is not an Ed25519 public key, NAME+ID+KEY`);
   }
   const named = new TextEncoder().encode(`${name}\n`);
   const hash = hex(sha256.create().update(named).update(typed).digest());
@@ -125,13 +125,13 @@ export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} })
   const own = keys.map((text, i) => parseTrustedKey(text, i));
   // One key under two names would count twice, and with two keys of one name and ID, a note would be ambiguous.
   for (const each of [own.map(({ bytes }) => hex(bytes)), own.map(({ name, id }) => `${name}+${id}`)]) {
-    if (new Set(each).size < own.length) throw usage('a key is given twice, maybe under another name');
+    if (new Set(each).size < own.length) throw usage('a key is duplicate, perhaps under another name');
   }
   const possible = Number.isInteger(quorum) && quorum >= 1 && quorum <= own.length;
   if (!possible) throw usage(`a quorum of ${quorum} is not from 1 to the number of keys, ${own.length}`);
   const known = (/** @type {Seen} */ { version, commit }) =>
     Number.isSafeInteger(version) && version >= 0 && /^[0-9a-f]{64}$/.test(commit);
-  if (seen !== null && !known(seen)) throw usage('what was seen is not a version and the digest of its commit');
+  if (seen !== null && !known(seen)) throw usage('`seen` must be a version and the digest of its commit');
   return { keys: own, quorum, seen, record };
 }
 

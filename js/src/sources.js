@@ -69,7 +69,7 @@ export async function openHttp(url, options = {}) {
   if (first.status !== 206) throw ioError(`${url}: status ${first.status}`);
   const range = /^bytes 0-(\d+)\/(\d+)$/.exec(first.headers.get('content-range') ?? '');
   if (range === null) {
-    throw ioError(`${url}: the server does not tell the length (a browser needs Content-Range exposed by CORS)`);
+    throw ioError(`${url}: the server does not report the length (a browser needs Content-Range exposed by CORS)`);
   }
   const length = Number(range[2]);
   const start = await body(url, first);
@@ -86,7 +86,7 @@ export async function openHttp(url, options = {}) {
       const have = offset < start.length ? start.subarray(offset) : null;
       const from = have === null ? offset : start.length;
       const answer = await get(url, options, { ...condition, range: `bytes=${from}-${end - 1}` });
-      if (answer.status === 412) throw ioError(`${url}: the file has changed while it was read`);
+      if (answer.status === 412) throw ioError(`${url}: the file changed while it was being read`);
       if (answer.status !== 206) throw ioError(`${url}: status ${answer.status} for a range`);
       const rest = await body(url, answer);
       if (rest.length !== end - from) throw ioError(`${url}: the server sent ${rest.length} bytes of ${end - from}`);
@@ -120,6 +120,6 @@ async function body(url, answer) {
   try {
     return new Uint8Array(await answer.arrayBuffer());
   } catch (error) {
-    throw ioError(`${url}: the answer broke off`, error);
+    throw ioError(`${url}: the response ended early`, error);
   }
 }

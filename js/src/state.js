@@ -132,7 +132,7 @@ function parseHeader(text, dataLength) {
     const [begin, end] = Array.isArray(value?.data_offsets) ? value.data_offsets : [NaN, NaN];
     const shape = Array.isArray(value?.shape) ? value.shape.map(dimension) : null;
     if (dtype === undefined || shape === null || !Number.isSafeInteger(begin) || !Number.isSafeInteger(end)) {
-      throw usage(`safetensors: tensor ${name} has no dtype, shape or offsets that are known`);
+      throw usage(`safetensors: tensor ${name} has an unknown or missing dtype, shape or offsets`);
     }
     if (bitsOf(dtype, shape) !== 8n * BigInt(end - begin)) throw usage(`safetensors: tensor ${name} has another length`);
     infos.set(name, { name, dtype, shape, byteLength: end - begin });

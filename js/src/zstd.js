@@ -29,7 +29,7 @@ function decode(stored, raw) {
     return decoder.decode(stored, raw);
   } catch (error) {
     // WebAssembly can trap, which says nothing about the frame, but counts as a refusal.
-    throw broken('R-STR-02', `the zstd decoder gave up: ${error}`);
+    throw broken('R-STR-02', `the zstd decoder failed: ${error}`);
   }
 }
 

@@ -240,7 +240,8 @@ def check_all_read(patches: Iterator[Patch]) -> None:
     left = next(patches, None)
     if left is not None:
         raise TornError(
-            f"the block ended before it read all patches, the next is of {left.name!r}: use full()"
+            "the block ended before it read all patches; the next one is of "
+            f"{left.name!r}: use full()"
         )
 
 

@@ -199,8 +199,7 @@ def _public(key: object, name: str) -> str:
         raise UsageError(f"USAGE: {name} must be public keys, NAME+ID+KEY, or files of them")
     if _SECRET in key:
         raise UsageError(
-            f"USAGE: {name} has a secret key: give the public one, and do not hand the secret one "
-            "out"
+            f"USAGE: {name} has a secret key: give the public key, and keep the secret key secret"
         )
     return key.strip()
 
@@ -212,12 +211,12 @@ def _lines(path: object, name: str) -> list[str]:
         if not isinstance(path, str | os.PathLike):
             raise TypeError
         if os.path.exists(path) and not os.path.isfile(path):
-            raise OSError(errno.EINVAL, "not a plain file")
+            raise OSError(errno.EINVAL, "not a regular file")
         with open(path, encoding="utf-8") as file:
             lines = [line.split(" #")[0].strip() for line in file]
     except (OSError, ValueError, TypeError) as error:
         why = f": {error.strerror}" if isinstance(error, OSError) else ""
         raise UsageError(
-            f"USAGE: {name} is neither a key nor a file of keys that can be read{why}"
+            f"USAGE: {name} is neither a key nor a readable file of keys{why}"
         ) from None
     return [line for line in lines if line and not line.startswith("#")]

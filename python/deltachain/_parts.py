@@ -266,7 +266,8 @@ def _indices(form: Form, index: tuple[slice, ...]) -> list[tuple[int, int]]:
     name, shape = form.name, form.shape
     if len(index) > len(shape) or any(part.step not in (None, 1) for part in index):
         raise _refused(
-            name, f"the index {index} is not one of slices, without a step, of the shape {shape}"
+            name,
+            f"the index {index} must be slices without a step, of the shape {shape}",
         )
     ranges = [part.indices(length)[:2] for part, length in zip(index, shape, strict=False)]
     return [(begin, max(begin, end)) for begin, end in ranges]

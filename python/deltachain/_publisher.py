@@ -247,7 +247,7 @@ class PublishJob(Future[PublishReport]):
         pause = None if until is None else 0.0
         while not wait((self,), pause).done:
             if until is not None and until():
-                raise CancelledError("stopped while the previous version is still being published")
+                raise CancelledError("stopped while the previous version was still being published")
             pause = _LOOK
         thread.join()
 
@@ -766,8 +766,8 @@ class Publisher:
                 if name == "__metadata__" and not self._is_remarked:
                     self._is_remarked = True
                     _logger.warning(
-                        "followers with a host copy will refuse the tensor %r: files cannot hold "
-                        "it",
+                        "followers with a host copy will refuse the tensor %r, which files cannot "
+                        "hold",
                         name,
                     )
                 waiting.append(GivenTensor(shard, name, value, expected))

@@ -727,8 +727,8 @@ class Update:
     def _check_gives_patches(self) -> None:
         if isinstance(self._subscriber._native, TensorFollower):
             raise UsageError(
-                "USAGE: the tensors of into= are patched by update.apply(): there are no patches "
-                "to load"
+                "USAGE: update.apply() patches the tensors of into= itself, so there are no "
+                "patches to load"
             )
 
     def _check_kinds(self) -> None:
@@ -756,17 +756,17 @@ class Update:
         is_applied = self._native is not None and self._native.told is not None
         if native.switches != self._switches + is_applied:
             raise UsageError(
-                "USAGE: another update has been applied since this was prepared: prepare again"
+                "USAGE: another update was applied after this one was prepared: prepare again"
             )
         if self._after is not None and not is_applied and not os.path.isdir(self._after):
-            raise UsageError("USAGE: another update has been prepared since: prepare again")
+            raise UsageError("USAGE: another update was prepared after this one: prepare again")
 
     def _check_unapplied(self, native: _native.PreparedUpdate) -> None:
         self._check()
         if native.told is not None:
             raise UsageError(
-                "USAGE: the update has been applied: read patches before, in `with "
-                "update.applying()`"
+                "USAGE: the update has been applied, so it has no patches any more: read them in "
+                "`with update.applying()`"
             )
 
 

@@ -38,8 +38,7 @@ _Until = Callable[[], object] | None
 _logger = logging.getLogger("deltachain")
 
 _NOTHING = (
-    "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an "
-    "update"
+    "USAGE: the tensors do not hold a whole version, or their places are unknown: apply an update"
 )
 
 
@@ -153,7 +152,7 @@ class TensorFollower(_native.Follower):
             if len(now) != len(given):
                 others = {place.name for place, _ in given} ^ {name for name, _ in now}
                 raise UsageError(
-                    f"USAGE: into= has other tensors than before: {sorted(others)!s:.200}"
+                    f"USAGE: the tensors of into= have changed: {sorted(others)!s:.200}"
                 )
             for (place, _), (name, tensor) in zip(given, now, strict=True):
                 place.check(name, tensor)
@@ -230,7 +229,7 @@ class TensorFollower(_native.Follower):
                 made = _native.Follower.poll(self, version, timeout, stop.is_set).prepared
             if made is None:
                 raise IoError(
-                    f"IO: version {version} is not there on rank {ranks.rank}", retryable=True
+                    f"IO: version {version} is missing on rank {ranks.rank}", retryable=True
                 )
             return {"is_in_place": made.is_in_place, "agreement": made.agreement()}
 
@@ -264,7 +263,7 @@ class TensorFollower(_native.Follower):
                 made = _native.Follower.poll(self, version, timeout, stop.is_set).prepared
             if made is None or made.is_in_place:
                 raise IoError(
-                    f"IO: version {version} is not there on rank {ranks.rank}", retryable=True
+                    f"IO: version {version} is missing on rank {ranks.rank}", retryable=True
                 )
             return made.commit.encode()
 
@@ -438,8 +437,8 @@ class TensorFollower(_native.Follower):
             # Another thread is using this follower, or it is closed.
             self._is_overwritten = True
         _logger.warning(
-            "two subscribers have the same tensors in into=: the older one has lost its version, "
-            "and loads the next one as a whole"
+            "two subscribers have the same tensors in into=: the older subscriber has lost its "
+            "version, and loads the next one as a whole"
         )
 
     def _load(self, prepared: _native.PreparedUpdate) -> _native._SwitchFacts:
@@ -478,8 +477,8 @@ class TensorFollower(_native.Follower):
                 # On all ranks, since they compare together.
                 self._give(None)
                 _logger.warning(
-                    "versions cannot be taken in place: the loader has not put them where it "
-                    "seemed: %s",
+                    "versions cannot be taken in place: the tensors are not where the loader "
+                    "seemed to put them: %s",
                     error,
                 )
         return told

@@ -91,7 +91,7 @@ pub(crate) fn internal(py: Python<'_>) -> PyErr {
     own(
         py,
         "INTERNAL",
-        "deltachain has a bug: please report it, with what stands in stderr",
+        "deltachain has a bug: please report it, with the output on stderr",
         None,
     )
 }

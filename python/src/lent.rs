@@ -145,7 +145,7 @@ impl<'a, 'py> GivenMemory<'a, 'py> {
         let mut found = self.finder.locate(py, place.get())?;
         if found.dtype != info.dtype() {
             let text = format!(
-                "the chain has {}, this is {}: only memory of the chain's dtype",
+                "the chain has {}, but this memory {}: give memory of the chain's dtype",
                 info.dtype(),
                 found.dtype
             );
@@ -239,7 +239,7 @@ impl<'a, 'py> GivenMemory<'a, 'py> {
             if self.numbers.keys().any(overlaps) {
                 return Err(usage(
                     py,
-                    "the tensor shares a part of its memory with another one",
+                    "the tensor shares a part of its memory with another tensor",
                     Some(name),
                 ));
             }
@@ -701,7 +701,7 @@ impl ProcessGroup {
         if is_of_memory.unwrap_or(false) {
             return Error::refused(
                 ErrorClass::StateMismatch,
-                "another process has found other values",
+                "another process found other values",
             );
         }
         error
@@ -825,7 +825,7 @@ impl<'py> Finder<'py> {
             in_elements(&strides, width).ok_or_else(|| {
                 usage(
                     py,
-                    "its elements lie in reverse, or between others",
+                    "negative or interleaved strides are not supported",
                     Some(name),
                 )
             })
@@ -863,7 +863,7 @@ impl<'py> Finder<'py> {
         let TensorBytes::Here(bytes) = bytes else {
             return Err(usage(
                 object.py(),
-                "only memory of the CPU can be written to in place",
+                "only CPU memory can be written in place",
                 Some(name),
             ));
         };

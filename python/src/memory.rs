@@ -58,7 +58,12 @@ impl ByteView {
     pub(crate) fn returned(object: &Bound<'_, PyAny>, length: usize) -> PyResult<Self> {
         let bytes =
             Self::of_buffer(PyUntypedBuffer::get(object)?).filter(|bytes| bytes.length == length);
-        bytes.ok_or_else(|| PyTypeError::new_err("a reader returned other than the bytes wanted"))
+        bytes.ok_or_else(|| {
+            PyTypeError::new_err(
+                "a reader must return an object with the buffer protocol and exactly the requested \
+                 number of bytes",
+            )
+        })
     }
 
     /// The bytes at an address, which `owner` keeps as long as it is not told otherwise: the caller
@@ -127,9 +132,9 @@ pub(crate) fn borrowed(
 fn not_a_tensor(name: &str, object: &Bound<'_, PyAny>) -> PyErr {
     let has = |attribute: &str| object.hasattr(attribute).unwrap_or(false);
     let advice = if has("__dlpack__") {
-        "give what numpy.from_dlpack or torch.from_dlpack makes of it"
+        "give the result of numpy.from_dlpack or torch.from_dlpack"
     } else if has("__array__") {
-        "give what numpy.asarray makes of it"
+        "give the result of numpy.asarray"
     } else {
         "give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
         deltachain.Tensor"
@@ -211,7 +216,7 @@ impl Buffer {
         let Self { kept, is_writable } = slf.get();
         if flags & ffi::PyBUF_WRITABLE != 0 && !is_writable {
             return Err(PyBufferError::new_err(
-                "it is read-only: copy what you change",
+                "it is read-only: copy it before you change it",
             ));
         }
         let (pointer, items, width, format) = kept.view();

@@ -286,7 +286,7 @@ pub(crate) fn apply_tensors<'py>(
     if room.tensors() != tensors {
         return Err(usage(
             py,
-            "other tensors were made than those of the target",
+            "the tensors that were allocated are not those of the target",
             None,
         ));
     }

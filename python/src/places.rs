@@ -12,8 +12,7 @@ use crate::memory::borrowed;
 
 /// The tensor with this name does not lie where it should.
 pub(crate) fn moved(name: &str) -> Error {
-    let text =
-        "the tensor does not lie where it did: other code has moved, freed or replaced its memory";
+    let text = "the tensor's memory has moved: other code has moved, freed or replaced it";
     Error::refused(ErrorClass::StateMismatch, text).of_tensor(name)
 }
 
@@ -24,8 +23,8 @@ fn made_of_others(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Option<PyEr
         return Ok(None);
     }
     let text = format!(
-        "a {} has no memory of its own, since it is made of other tensors: give these (__tensor_flatten__ names them), \
-         or what its dequantize() returns",
+        "a {} has no memory of its own, since it is made of other tensors: give these \
+         (__tensor_flatten__ names them), or what its dequantize() returns",
         tensor.get_type().name()?
     );
     Ok(Some(usage(tensor.py(), text, Some(name))))

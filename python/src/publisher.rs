@@ -164,7 +164,7 @@ impl Snapshot {
             {
                 let found = format!("{} of shape {:?}", info.dtype(), info.shape());
                 let text =
-                    format!("the checkpoint has {dtype} of shape {shape:?}, this is {found}");
+                    format!("the checkpoint has {dtype} of shape {shape:?}, but this is {found}");
                 return Err(usage(py, text, Some(&name)));
             }
             let length = usize::try_from(info.bytes())
@@ -597,7 +597,7 @@ impl Publisher {
     fn committed(&mut self, py: Python<'_>, version: u64, commit: &str) -> PyResult<()> {
         let inner = self.inner.get_mut(py)?;
         let Some(commit) = Digest::from_hex(commit) else {
-            return Err(usage(py, "that is not a digest", None));
+            return Err(usage(py, "the text is not a digest", None));
         };
         inner.publisher.committed(version, commit);
         inner.settle();

@@ -224,7 +224,8 @@ impl Store {
                 return Ok(Checked::Chain(Box::new(found)));
             };
             if deep {
-                let text = "deep= is for chains; of this directory all files are read anyway";
+                let text = "deep= is for chains; of the directory of a follower, all files are \
+                            read anyway: leave it out";
                 return Err(Error::usage(text).in_file(directory));
             }
             let found = check_directory(&directory, watch)?;

@@ -622,7 +622,7 @@ impl Follower {
         }
         prepared
             .told()
-            .ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
+            .ok_or_else(|| usage(py, "the update was prepared by another subscriber", None))
     }
 
     /// Lag of a version behind the head, as far as the store has times.
@@ -752,8 +752,13 @@ impl Follower {
             .iter()
             .map(|word| serde_json::from_slice(word))
             .collect::<serde_json::Result<Vec<_>>>();
-        let told = told
-            .map_err(|error| usage(py, format!("what another process has told: {error}"), None))?;
+        let told = told.map_err(|error| {
+            usage(
+                py,
+                format!("the message of another process is invalid: {error}"),
+                None,
+            )
+        })?;
         let (all, unused): (Vec<Vec<Vec<Elements>>>, Vec<BTreeSet<String>>) =
             told.into_iter().unzip();
         let needs = |name: &str| !unused.iter().all(|unused| unused.contains(name));
@@ -973,7 +978,7 @@ impl Follower {
         let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
         let is_in_memory = !matches!(copy, Keeper::Directory(_));
         is_half_done.store(is_in_memory, Ordering::SeqCst);
-        let failed = || Error::usage("the switch to this version has failed: prepare it again");
+        let failed = || Error::usage("the switch to this version failed: prepare it again");
         let told = match (&mut *copy, made) {
             (Keeper::Memory(own), Pending::Memory(patches)) => own
                 .apply(patches)
@@ -991,7 +996,9 @@ impl Follower {
                     .and_then(|files| directory.apply(files))
                     .map(|switched| SwitchFacts::of(&switched))
             }
-            _ => Err(Error::usage("this was prepared by another subscriber")),
+            _ => Err(Error::usage(
+                "the update was prepared by another subscriber",
+            )),
         };
         is_half_done.store(false, Ordering::SeqCst);
         // In memory an error comes before anything is changed, or it knows; in a directory,

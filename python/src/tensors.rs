@@ -157,7 +157,8 @@ impl<'py> Finder<'py> {
         check_dense(name, object)?;
         let mut shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
         if object.hasattr(intern!(py, "to_local"))? {
-            let text = "the tensor is spread over processes (DTensor): gather it, or let a Publisher with a group do so";
+            let text = "the tensor is spread over processes (DTensor): gather it, or use a \
+                        Publisher with group=";
             return Err(usage(py, text, Some(name)));
         }
         if dtype == Dtype::F4 {
@@ -243,7 +244,7 @@ impl<'py> Finder<'py> {
         let Ok(text) = dtype.extract::<String>() else {
             return Err(usage(
                 py,
-                format!("there is no dtype {}", dtype.repr()?),
+                format!("unknown dtype {}", dtype.repr()?),
                 Some(name),
             ));
         };
@@ -251,7 +252,7 @@ impl<'py> Finder<'py> {
         let Ok(shape) = shape.extract::<Vec<u64>>() else {
             return Err(usage(
                 py,
-                format!("{} is no shape", shape.repr()?),
+                format!("{} is not a shape", shape.repr()?),
                 Some(name),
             ));
         };
@@ -340,8 +341,7 @@ fn check_contiguous(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
 
 /// The dtype with a name of SPEC section 2.1.
 pub(crate) fn dtype_named(py: Python<'_>, tensor: &str, name: &str) -> PyResult<Dtype> {
-    Dtype::from_name(name)
-        .ok_or_else(|| usage(py, format!("there is no dtype {name:?}"), Some(tensor)))
+    Dtype::from_name(name).ok_or_else(|| usage(py, format!("unknown dtype {name:?}"), Some(tensor)))
 }
 
 fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<FoundTensor> {
@@ -419,7 +419,7 @@ fn found(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Vec<(TensorInfo,
         let kind = object.get_type();
         return Err(usage(
             py,
-            format!("a state is a path or a mapping from names to tensors, not {kind}"),
+            format!("a state must be a path or a mapping from names to tensors, not {kind}"),
             None,
         ));
     }
@@ -494,7 +494,7 @@ impl TensorRoom {
             let TensorBytes::Here(bytes) = bytes else {
                 return Err(usage(
                     py,
-                    "only memory of the CPU can be written to",
+                    "only CPU memory can be written to",
                     Some(info.name()),
                 ));
             };

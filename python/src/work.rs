@@ -152,7 +152,7 @@ impl Caller {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let unheard = || Error::usage("no call waits for this work");
+        let unheard = || Error::usage("no call waits for the result");
         let asks = asks.ok_or_else(unheard)?;
         asks.send(ask).map_err(|_| unheard())?;
         match receiver.recv() {
@@ -271,9 +271,7 @@ impl Watch {
         let mut remarks =
             std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(trouble) = how.asked.as_ref().and_then(|asked| asked.news()) {
-            remarks.push(format!(
-                "the store does not answer; trying again: {trouble}"
-            ));
+            remarks.push(format!("the store does not answer; retrying: {trouble}"));
         }
         if !remarks.is_empty() {
             let logger = py
@@ -439,7 +437,7 @@ fn late_error(py: Python<'_>, how: &How) -> PyErr {
     } else {
         "call again, or allow more time"
     };
-    let message = format!("the time is over{why}");
+    let message = format!("the timeout has expired{why}");
     errors::advised(py, "TIMEOUT", &message, advice)
 }
 
@@ -598,8 +596,8 @@ impl<T> OfProcess<T> {
         if self.process == process::id() {
             return Ok(());
         }
-        let message =
-            "this was opened before a fork: open it anew in the child, or start processes by spawn";
+        let message = "this was opened before a fork: open another one in the child, or start \
+                       processes with spawn";
         Err(errors::own(py, "FORKED", message, None))
     }
 }

@@ -750,7 +750,9 @@ def test_a_write_between_proof_and_switch_names_the_tensor(by: str, tmp_path: Pa
         subscriber.prepare(0).apply()
         update = subscriber.prepare(1)
         tensors["b"].view(torch.int16)[3] ^= 1
-        with pytest.raises(dc.WrongBaseError, match="somebody has written to the memory") as caught:
+        with pytest.raises(
+            dc.WrongBaseError, match="other code has written to the memory"
+        ) as caught:
             update.apply()
         assert caught.value.tensor == "b"
         tensors["b"].view(torch.int16)[3] ^= 1
@@ -788,11 +790,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown dtype": (lambda: torch.zeros(4, 4, dtype=torch.complex128), "unknown dtype"),
     "another dtype": (
         lambda: torch.zeros(4, 4, dtype=torch.bfloat16),
-        "the chain has F32, this is BF16",
+        "the chain has F32, but this memory BF16",
     ),
     "a dtype of as many bytes": (
         lambda: torch.zeros(4, 4, dtype=torch.int32),
-        "the chain has F32, this is I32",
+        "the chain has F32, but this memory I32",
     ),
     "another shape": (lambda: torch.zeros(4, 5), "shape"),
     "another shape of as many elements": (lambda: torch.zeros(2, 8), "shape"),
@@ -805,15 +807,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a step": (lambda: dc.Part(torch.zeros(2, 4), slice(0, 4, 2)), "without a step"),
     "too many slices": (
         lambda: dc.Part(torch.zeros(4, 4), (slice(None),) * 3),
-        "not one of slices",
+        "must be slices without a step",
     ),
     "a part twice": (
         lambda: [dc.Part(torch.zeros(4, 2), (slice(None), slice(0, 2))) for _ in range(2)],
-        "not all of the shape",
+        "do not cover the shape",
     ),
     "a part is missing": (
         lambda: [dc.Part(torch.zeros(2, 4), slice(0, 2))],
-        "not all of the shape",
+        "do not cover the shape",
     ),
     "parts overlap": (
         lambda: [dc.Part(torch.zeros(3, 4), slice(0, 3)), dc.Part(torch.zeros(2, 4), slice(2, 4))],
@@ -853,15 +855,15 @@ def read_only() -> Any:
 
 OF_OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "read-only": (read_only, "read-only"),
-    "in reverse": (lambda: numpy.zeros((4, 4), numpy.float32)[::-1], "in reverse"),
+    "in reverse": (lambda: numpy.zeros((4, 4), numpy.float32)[::-1], "negative or interleaved"),
     "another order of bytes": (lambda: numpy.zeros((4, 4), ">f4"), "in another order"),
     "another dtype of numpy": (
         lambda: numpy.zeros((4, 4), numpy.int32),
-        "the chain has F32, this is I32",
+        "the chain has F32, but this memory I32",
     ),
     "a field of records": (
         lambda: numpy.zeros((4, 4), numpy.dtype([("own", "<f4"), ("byte", "u1")]))["own"],
-        "between others",
+        "negative or interleaved",
     ),
     "bytes": (lambda: dc.Tensor("F32", (4, 4), bytes(64)), "read-only"),
     "too few bytes": (lambda: dc.Tensor("F32", (4, 4), bytearray(63)), "do not fit"),
@@ -974,7 +976,7 @@ def test_packed_dtypes_are_divided_between_bytes(dtype: str, tmp_path: Path) -> 
     ]
     with dc.Subscriber(url, into={"w": parts}) as subscriber:
         with pytest.raises(
-            dc.UnsupportedError, match="a byte has elements of several parts"
+            dc.UnsupportedError, match="a byte would have elements of several parts"
         ) as caught:
             subscriber.prepare(0).apply()
         assert caught.value.tensor == "w"
@@ -1010,7 +1012,7 @@ def test_four_bits_of_torch_are_divided_between_bytes(by: str, tmp_path: Path) -
         subscriber.check()
         assert not columns[:, :3].any() and not columns[:, 5:].any()
     halves = [dc.Part(given(memory(6, 2)), (slice(None), slice(0, 3)))]
-    refused(url, {"w": halves}, dc.UnsupportedError, "a byte has elements of several parts")
+    refused(url, {"w": halves}, dc.UnsupportedError, "a byte would have elements of several parts")
     refused(url, {"w": given(memory(6, 8))}, dc.UsageError, "shape")
 
 
@@ -1023,7 +1025,7 @@ def test_six_bits_are_no_dtype_of_torch(dtype: str, tmp_path: Path) -> None:
         url,
         {"w": torch.zeros(4, 3, dtype=torch.uint8)},
         dc.UsageError,
-        f"the chain has {dtype}, this is U8",
+        f"the chain has {dtype}, but this memory U8",
     )
 
 
@@ -1206,7 +1208,7 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("boxes", "text"),
     [
-        ([[(slice(0, 4), slice(0, 2))], [(slice(0, 4), slice(3, 4))]], "not all of the shape"),
+        ([[(slice(0, 4), slice(0, 2))], [(slice(0, 4), slice(3, 4))]], "do not cover the shape"),
         ([[(slice(0, 3), slice(0, 4))], [(slice(2, 4), slice(0, 4))]], "overlap"),
         ([[], []], "no process has this tensor"),
     ],

@@ -265,7 +265,7 @@ def test_a_model_that_is_shared_goes_on(
         update.apply()
         assert holds(dict(model.state_dict()), 1)
         assert update.fallback_reason == "place" and subscriber.fallbacks == {"place": 1}
-        assert "does not lie where it did" in caplog.text
+        assert "has moved" in caplog.text
         # From then on, updates are in place.
         update = subscriber.prepare(2)
         update.apply()

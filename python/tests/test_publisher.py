@@ -493,7 +493,7 @@ def test_training_state_and_patterns_are_left_out(
             pub.publish(tensors(0))
         assert followed(tmp_path / "chain")["files"] == b"config.json,model.safetensors"
         assert "optimizer.pt (training state of transformers)" in caplog.text
-        assert ('no file is left out by "*.txt"' in caplog.text) == (exclude != "*.log")
+        assert ('no file to leave out matches "*.txt"' in caplog.text) == (exclude != "*.log")
     with pytest.raises(dc.UsageError, match="cannot be used"):
         dc.Publisher(tmp_path / "chain", like=dc.Like(like, exclude="a["))
 

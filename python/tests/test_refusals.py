@@ -55,7 +55,7 @@ def test_settings_of_a_subscriber(chain: Chain, settings: dict[str, Any], text: 
         ({"credentials": {"access_key_id": "x"}}, "credentials= must be a function"),
         (
             {"storage_options": {"region": "x"}},
-            'a directory has no settings of a store, such as "region"',
+            'in a directory, which has no settings of a store, such as "region"',
         ),
         ({"storage_options": ["region"]}, "storage_options= must be a mapping"),
         ({"storage_options": {"\udc80": "x"}}, "storage_options= .* not Unicode"),
@@ -190,10 +190,10 @@ def test_what_is_no_model_or_no_chain_is_refused_by_name(chain: Chain, tmp_path:
         lambda: dc.apply(followed, [], tmp_path / "out"),
         lambda: dc.Publisher(tmp_path / "chain", like=followed),
     ]:
-        with pytest.raises(dc.UsageError, match="a directory that a subscriber keeps, not a model"):
+        with pytest.raises(dc.UsageError, match="the directory of a follower, not a model"):
             work()
     dc.digest(followed / "current")
-    with pytest.raises(dc.UsageError, match="kept by a subscriber"):
+    with pytest.raises(dc.UsageError, match="managed by a follower"):
         dc.Publisher(followed)
     assert not (followed / "chain.json").exists()
     with pytest.raises(dc.UsageError, match="this is a chain"):
@@ -212,7 +212,7 @@ def test_pipes_are_no_inputs(chain: Chain, tmp_path: Path) -> None:
         lambda: dc.Subscriber(chain.url, trust=pipe),
         lambda: dc.Publisher(chain.url, sign_key=pipe),
     ]:
-        with pytest.raises(dc.UsageError, match=r"not a (plain )?file"):
+        with pytest.raises(dc.UsageError, match=r"not a (regular )?file"):
             work()
 
 

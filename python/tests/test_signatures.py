@@ -91,7 +91,7 @@ def test_a_follower_with_trust_takes_what_is_signed_alone(
         newest = "version 3 exists, but none of the trusted keys has signed it"
         # The model contains NaN, which causes a warning.
         assert [text for text in caplog.messages if "not finite" not in text] == [newest]
-        with pytest.raises(dc.TimeoutError, match=f"the time is over: {newest}"):
+        with pytest.raises(dc.TimeoutError, match=f"the timeout has expired: {newest}"):
             sub.prepare(timeout=0)
         # A version that may still be signed is waited for.
         with pytest.raises(dc.TimeoutError):
@@ -109,7 +109,7 @@ def commit_of(url: Path) -> str:
         ({"trust": OF_STRANGER}, "version 0 exists, but none of the trusted keys has signed it"),
         (
             {"trust": dc.Trust([OF_FIRST, OF_SECOND], 2)},
-            "version 0 exists, but 1 of the trusted keys signed it, not 2",
+            "version 0 exists, but 1 of the trusted keys signed it, and the quorum is 2",
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_nothing_signed_is_no_version_to_take(
             caplog.clear()
             assert take(one) is None
             for number in (None, 0):
-                with pytest.raises(dc.TimeoutError, match=f"the time is over: {why}"):
+                with pytest.raises(dc.TimeoutError, match=f"the timeout has expired: {why}"):
                     one.prepare(number, timeout=0)
             assert one.version is None
             assert [(row.levelname, row.message) for row in caplog.records] == [("WARNING", why)]
@@ -143,7 +143,7 @@ def test_trust_that_does_not_fit_what_is_held_is_named(tmp_path: Path) -> None:
     (problem,) = dc.status(copy).problems
     assert (
         problem
-        == "the version held is not known to be signed by the trusted keys (0 of 1 signatures)"
+        == "the held version is not known to be signed by the trusted keys (0 of 1 signatures)"
     )
     publish(url, 1, unsigned=True)
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
@@ -164,7 +164,7 @@ def test_a_publisher_follows_no_stranger(tmp_path: Path) -> None:
     assert refused.value.rule == "R-SIG-03" and len(dc.log(url)) == 2
     assert publish(url, 2, sign_key=FIRST, vouch=stranger.commit).version == 2
     # A list of trusted keys without the publisher's own, and one with it.
-    with pytest.raises(dc.UsageError, match="not among those it trusts"):
+    with pytest.raises(dc.UsageError, match="not among the keys that it trusts"):
         dc.Publisher(url, sign_key=FIRST, trust=OF_SECOND)
     assert publish(url, 3, sign_key=SECOND, trust=[OF_FIRST, OF_SECOND]).version == 3
 
@@ -216,7 +216,7 @@ def test_trust_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
         assert take(sub) == 0
     publish(url, 1, unsigned=True)
-    with pytest.raises(dc.UsageError, match="no keys were given"):
+    with pytest.raises(dc.UsageError, match="no keys are given"):
         dc.Subscriber(url, host_copy=copy)
     with dc.Subscriber(url, host_copy=copy, forget_trust=True) as sub:
         assert take(sub) == 1

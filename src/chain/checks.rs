@@ -10,7 +10,7 @@ use crate::tensor::{Digest, StateDigests, TensorInfo};
 /// R-CHN-02, for the commit of a version.
 pub(super) fn check_version(version: u64, commit: &Commit) -> Result<()> {
     ensure(commit.version == version, &rules::CHN_02, || {
-        format!("the document is of version {}", commit.version)
+        format!("the document says that it is of version {}", commit.version)
     })
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
@@ -25,7 +25,7 @@ pub(super) fn no_commit(version: u64) -> Error {
 pub(super) fn check_parent(version: u64, commit: &Commit, before: Digest) -> Result<()> {
     ensure(commit.parent == before, &rules::CHN_04, || {
         format!(
-            "the parent is {}, the document before is {before}",
+            "the parent is {}, but the document before has the digest {before}",
             commit.parent
         )
     })
@@ -41,7 +41,7 @@ pub(super) fn check_routes(
 ) -> Result<()> {
     let stated = document.name();
     ensure(stated == name, &rules::CHN_02, || {
-        format!("the document is that of {stated}")
+        format!("the content of the document is that of {stated}")
     })?;
     ensure(commit == Some(document.commit), &rules::CHN_06, || {
         format!("the document is for another commit, {}", document.commit)
@@ -79,7 +79,7 @@ pub fn check_held(
 ) -> Result<()> {
     ensure(of == shards.len(), &rules::APP_01, || {
         format!(
-            "the held version has {of} shards, its commit has {}",
+            "the held version has {of} shards, but its commit has {}",
             shards.len()
         )
     })?;
@@ -87,7 +87,7 @@ pub fn check_held(
         let named = shards.get(number);
         ensure(named == Some(&digest), &rules::APP_01, || {
             let named = named.map_or_else(|| "none".to_owned(), Digest::to_string);
-            format!("shard {number} of the held version is {digest}, its commit has {named}")
+            format!("shard {number} of the held version is {digest}, but its commit names {named}")
         })
     })
 }
@@ -100,7 +100,7 @@ pub fn check_held(
 pub fn check_base(header: &Header, shard: Digest) -> Result<()> {
     ensure(header.base == shard, &rules::APP_01, || {
         format!(
-            "the link is for base {}, its route starts from {shard}",
+            "the link is for the base {}, but its route starts from {shard}",
             header.base
         )
     })
@@ -114,7 +114,7 @@ pub fn check_base(header: &Header, shard: Digest) -> Result<()> {
 pub fn check_target(header: &Header, shard: Digest) -> Result<()> {
     ensure(header.target == shard, &rules::CHN_11, || {
         format!(
-            "the link leads to {}, the commit has the shard {shard}",
+            "the link leads to {}, but the commit names the shard {shard}",
             header.target
         )
     })
@@ -153,7 +153,7 @@ pub fn check_union<'a>(
 ) -> Result<()> {
     let union = union_of(shards)?;
     ensure(union == state, &rules::CHN_12, || {
-        format!("the shards are together {union}, the commit says {state}")
+        format!("the shards together are the state {union}, but the commit names {state}")
     })
 }
 

@@ -145,8 +145,8 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
     let Some((version, rest)) = opening else {
         let message = match foreign_form(bytes) {
             Some(form) => format!(
-                "this is {form}, not a document of a chain: the address may be that of a web \
-                site or of a proxy's login page, or such an answer was copied here"
+                "this is {form}, not a document of a chain: the address may be that of a web site \
+                 or of a proxy's login page, or such a page was copied here"
             ),
             None if bytes.is_empty() => "the document is empty".to_owned(),
             None => format!("the document does not begin with {OPENING}, an integer and a comma"),
@@ -154,7 +154,7 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
         return Err(Error::broken(&rules::DOC_01, message).at(0));
     };
     ensure(version == VERSION, &rules::DOC_02, || {
-        format!("a document of version {version}, this reader knows {VERSION}")
+        format!("the document has version {version} of the format, but this reader knows {VERSION}")
     })
     .map_err(|error| error.at(OPENING.len() as u64))?;
     let begin = bytes.len() - rest.len();
@@ -263,7 +263,7 @@ impl Commit {
         for Route { files, .. } in &self.routes {
             ensure(files.len() == self.shards.len(), &rules::DOC_05, || {
                 format!(
-                    "a route has {} files, the commit has {} shards",
+                    "a route has {} files, but the commit has {} shards",
                     files.len(),
                     self.shards.len()
                 )
@@ -274,7 +274,7 @@ impl Commit {
             &rules::DOC_06,
             || {
                 format!(
-                    "the only shard is {}, the state is {}",
+                    "the only shard is {}, but the state is {}",
                     self.shards[0], self.state
                 )
             },
@@ -380,7 +380,9 @@ fn check_assets(assets: &[Asset]) -> Result<()> {
             .match_indices('/')
             .find(|(end, _)| folded.contains(&fold_case(&name[..*end])));
         ensure(inner.is_none(), &rules::DOC_08, || {
-            format!("the asset name {name:?} lies in another asset")
+            format!(
+                "the asset {name:?} is below the name of another asset, as if that were a folder"
+            )
         })?;
     }
     Ok(())

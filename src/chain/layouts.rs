@@ -105,7 +105,10 @@ impl LayoutProof {
         let Some(named) = named else { return Ok(()) };
         let layout = layout();
         ensure(layout == *named, &rules::LAY_03, || {
-            format!("the layout has the digest {layout}, and the commit names {named}: other files, metadata or places")
+            format!(
+                "the layout has the digest {layout}, but the commit names {named}: files, metadata \
+                 or places differ"
+            )
         })
         .map_err(|error| at_fault(error, self.origin))?;
         self.is_proven = true;

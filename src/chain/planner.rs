@@ -538,7 +538,8 @@ impl Planner {
                 let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
                     format!(
-                        "the held version belongs to the chain with the document {recorded}; this chain's is {digest}"
+                        "the held version belongs to the chain with the document {recorded}; this \
+                         chain's is {digest}"
                     )
                 })
                 .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
@@ -602,7 +603,7 @@ impl Planner {
                 self.doubt_held(match self.unsigned_from(known) {
                     None => refused("the chain has no commit from that version on"),
                     Some(unsigned) => refused(&format!(
-                        "the chain has no signed one from there on: {unsigned}"
+                        "the chain has no signed commit from that version on: {unsigned}"
                     ))
                     .because_of(unsigned),
                 })?;
@@ -686,7 +687,7 @@ impl Planner {
         ensure(
             self.last_shard.is_none() || last < of,
             &rules::CHN_17,
-            || format!("shard {last} is selected, but the version has {of}"),
+            || format!("shard {last} is selected, but the version has {of} shards, counted from 0"),
         )
         .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
     }
@@ -759,7 +760,7 @@ impl Planner {
         ) {
             ensure(checked.digest == recorded, &rules::CHN_05, || {
                 format!(
-                    "version {version} had the commit {recorded}, now the chain has {}",
+                    "version {version} had the commit {recorded}, but now the chain has {}",
                     checked.digest
                 )
             })

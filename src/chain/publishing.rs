@@ -94,7 +94,8 @@ impl Parent {
                 format!("base of shard {shard}")
             };
             format!(
-                "the {what} is not the newest version, {version}: its digest is {base} instead of {expected}"
+                "the {what} is not the newest version, {version}: its digest is {base} instead of \
+                 {expected}"
             )
         })
     }
@@ -129,9 +130,9 @@ impl Parent {
             .as_ref()
             .map_or_else(|| "none".to_owned(), |head| head.version.to_string());
         let message = format!(
-            "version {version} was published, but its commit is not in the store any more (the newest version is \
-             {newest}), and its number is never used again. Restore {name} from a copy; if it is lost for good, say so \
-             by vouching for what is followed instead, {}",
+            "version {version} was published, but its commit is no longer in the store (the newest \
+             version is {newest}), and its number is never used again. Restore {name} from a copy; \
+             if it is lost for good, vouch for what the next version follows instead, {}",
             self.digest
         );
         Error::broken(&rules::PUB_11, message).in_file(name)
@@ -147,7 +148,8 @@ impl Parent {
             &rules::PUB_01,
             || {
                 format!(
-                    "the links were made for version {version} after the document {parent}; version {} follows {}",
+                    "the links were made for version {version} after the document {parent}, but \
+                     the next version is {} after {}",
                     self.next_version(),
                     self.digest
                 )
@@ -201,7 +203,10 @@ pub fn check_folders<'a>(
         let clash = assets.iter().find(|asset| lies_in(folder, &asset.name));
         ensure(clash.is_none(), &rules::PUB_10, || {
             let name = clash.map_or("", |asset| &asset.name);
-            format!("{name:?} cannot be a file of the version: files of tensors lie in the folder {folder:?}")
+            format!(
+                "{name:?} cannot be a file of the version: files of tensors lie in the folder \
+                 {folder:?}"
+            )
         })
     })
 }
@@ -222,8 +227,8 @@ pub fn check_taken(version: u64, own: &[u8], found: Option<&[u8]>) -> Result<()>
 /// R-CHN-01.
 pub fn chain_lost(object: ObjectName) -> Error {
     let message = format!(
-        "there is no chain document, but there are objects of a chain, such as {object}: put the old chain.json back, \
-         byte for byte, or begin a chain elsewhere"
+        "there is no chain document, but there are objects of a chain, such as {object}: put the \
+         old chain.json back, byte for byte, or begin a chain elsewhere"
     );
     Error::broken(&rules::CHN_01, message).in_file(ObjectName::Chain.to_string())
 }
@@ -231,8 +236,8 @@ pub fn chain_lost(object: ObjectName) -> Error {
 /// The failure to report if the version before the head has no commit: R-PUB-09.
 pub fn head_after_gap(head: u64) -> Error {
     let message = format!(
-        "the head, version {head}, comes after a gap: commits of versions before it were lost, or this object is not \
-         of the chain"
+        "the head, version {head}, follows a gap: earlier commits were lost, or this object does \
+         not belong to the chain"
     );
     Error::broken(&rules::PUB_09, message).in_file(ObjectName::Commit(head).to_string())
 }
@@ -240,15 +245,15 @@ pub fn head_after_gap(head: u64) -> Error {
 /// The failure to report if the head is not signed as the publisher's own trust wants it: R-SIG-03.
 pub fn head_not_signed(version: u64, commit: Digest) -> Error {
     let message = format!(
-        "the head, version {version}, is not signed by the trusted keys: it may be a stranger's. If you have looked at \
-         it and it is yours, name its commit, {commit}, to vouch for it"
+        "the head, version {version}, is not signed by the trusted keys: somebody else may have \
+         published it. Check it, and if it is yours, vouch for its commit, {commit}"
     );
     Error::broken(&rules::SIG_03, message).in_file(ObjectName::Commit(version).to_string())
 }
 
 /// The failure to report if something else stands under the name of a note: R-SIG-02.
 pub fn note_taken(name: ObjectName) -> Error {
-    let message = "something else is under the name of the note; it is of no use, so delete it";
+    let message = "another object has the name of the note; no reader uses it: delete it";
     Error::broken(&rules::SIG_02, message).in_file(name.to_string())
 }
 
@@ -261,7 +266,8 @@ pub fn check_duration(seconds: u64) -> Result<()> {
     ensure(seconds < LONGEST, &rules::PUB_08, || {
         let hours = seconds / 3600;
         format!(
-            "the files were stored {hours} hours ago, too long: a prune may delete them as old; start over"
+            "the files were stored {hours} hours ago, too long: a prune may delete them as old; \
+             start over"
         )
     })
 }
@@ -269,8 +275,8 @@ pub fn check_duration(seconds: u64) -> Result<()> {
 /// The failure to report if this document was stored 20 hours after a file that it names, or later:
 /// R-PUB-08.
 pub fn came_late(document: ObjectName) -> Error {
-    let why = "by the store's clock, 20 hours or more passed between its files and this \
-               document, so that a prune may delete them as old";
+    let why = "by the store's clock, this document was stored 20 hours or more after its files, so \
+               a prune may delete them as old";
     may_be_unusable(document, why)
 }
 
@@ -278,8 +284,8 @@ pub fn came_late(document: ObjectName) -> Error {
 /// in time after the files that it names: R-PUB-08. `error` says why.
 pub fn time_unknown(document: ObjectName, error: &Error) -> Error {
     let why = format!(
-        "the store could not be asked whether 20 hours or more passed between its files and this \
-         document, so that a prune may delete them as old ({error:#})"
+        "this document may have been stored 20 hours or more after its files, so a prune may \
+         delete them as old; the store could not be asked for the time ({error:#})"
     );
     may_be_unusable(document, &why)
 }
@@ -288,11 +294,11 @@ fn may_be_unusable(document: ObjectName, why: &str) -> Error {
     let (what, again) = match document {
         ObjectName::Commit(version) => (
             format!("version {version} is visible"),
-            "publish: that adds a snapshot",
+            "publish again, which adds a snapshot",
         ),
-        _ => ("the new routes are in force".to_owned(), "compact"),
+        _ => ("the new routes are in force".to_owned(), "compact again"),
     };
-    let message = format!("{what}, but may become unusable: {why}. Once more {again}");
+    let message = format!("{what}, but may become unusable: {why}. To repair that, {again}");
     Error::broken(&rules::PUB_08, message).in_file(document.to_string())
 }
 

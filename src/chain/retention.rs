@@ -107,7 +107,7 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
 /// incomplete: R-RET-05.
 pub fn commits_missing(name: ObjectName, shows: &str) -> Error {
     let message = format!(
-        "{shows}: commits are missing, or the store lists incompletely, so nothing is removed"
+        "{shows}: commits are missing, or the store's list is incomplete, so nothing is removed"
     );
     Error::broken(&rules::RET_05, message).in_file(name.to_string())
 }
@@ -116,21 +116,25 @@ pub fn commits_missing(name: ObjectName, shows: &str) -> Error {
 /// R-CHN-03.
 pub fn base_lost(file: ObjectName, base: Digest) -> Error {
     let message = format!(
-        "it leads on from the state {base}, which no version has: its commit was lost, and perhaps others"
+        "it starts from the state {base}, which no version has: the commit of that version was \
+         lost, and perhaps others"
     );
     Error::broken(&rules::CHN_03, message).in_file(file.to_string())
 }
 
 /// The failure to report if there would be a path with this file: R-RET-01. `error` says to what.
 pub fn no_path_without(file: FileReference, error: &Error) -> Error {
-    let message = format!("it is missing or cut, and without it {}", error.message());
+    let message = format!(
+        "it is missing or cut off, and without it {}",
+        error.message()
+    );
     Error::broken(&rules::RET_01, message).in_file(file.name().to_string())
 }
 
 fn no_path(version: u64) -> Error {
     let message = format!(
-        "no path from nothing leads to version {version}, which would be kept: leave it out, or add a snapshot of it \
-         first"
+        "no path from nothing leads to version {version}, which would be kept: leave it out, or \
+         add a snapshot of it first"
     );
     Error::broken(&rules::RET_01, message).in_file(ObjectName::Commit(version).to_string())
 }

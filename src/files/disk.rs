@@ -138,7 +138,10 @@ pub(super) fn check_file(out: &Path, replace: bool) -> Result<()> {
     if is_absent(out) || out.is_file() {
         return Ok(());
     }
-    Err(Error::usage("only a file can be replaced by a file").in_file(out))
+    Err(Error::usage(
+        "the output is a directory, which a file cannot replace: choose another output",
+    )
+    .in_file(out))
 }
 
 /// Refuses an output directory that cannot be replaced by one with these files, whose names have
@@ -149,7 +152,10 @@ pub(super) fn check_directory(out: &Path, files: &BTreeSet<String>, replace: boo
         return Ok(());
     }
     if !out.is_dir() {
-        return Err(Error::usage("only a directory can be replaced by a directory").in_file(out));
+        return Err(Error::usage(
+            "the output is a file, which a directory cannot replace: choose another output",
+        )
+        .in_file(out));
     }
     check_replaced(out, out, "", files)
 }
@@ -174,7 +180,10 @@ fn check_replaced(
         }
         let has_successor = files.contains(&name) || is_of_tensors(&last);
         if last.starts_with('.') || !path.is_file() || !has_successor {
-            let message = format!("the directory holds {name:?}, which replacing it would remove");
+            let message = format!(
+                "the directory holds {name:?}, which would be lost if it were replaced: choose \
+                 another output"
+            );
             return Err(Error::usage(message).in_file(out));
         }
     }
@@ -295,7 +304,8 @@ pub(super) fn writing(error: io::Error, path: &Path) -> Error {
 /// The error that says that reading from `path` failed.
 pub(super) fn reading(error: io::Error, path: &Path) -> Error {
     if error.kind() == io::ErrorKind::NotFound && path.is_symlink() {
-        return Error::usage("a link to a file that is not there: download it again").in_file(path);
+        return Error::usage("a symbolic link to a missing file: download the file again")
+            .in_file(path);
     }
     Error::io("reading", error).in_file(path)
 }

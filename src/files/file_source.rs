@@ -52,7 +52,7 @@ impl FileSource {
         let path = path.as_ref();
         let failed = |error| Error::io("opening", error).in_file(path);
         if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(Error::usage("not a plain file: give the path of one").in_file(path));
+            return Err(Error::usage("not a regular file: give the path of one").in_file(path));
         }
         let file = File::open(path).map_err(failed)?;
         let opened = stamp(&file.metadata().map_err(failed)?);

@@ -20,13 +20,13 @@ pub const MARKER: &str = "deltachain.directory";
 const NO_MODELS: [(&[&str], &str, &str); 3] = [
     (
         &[MARKER],
-        "a directory that a subscriber keeps",
+        "the directory of a follower",
         "its folder \"current\"",
     ),
     (
         &[CHAIN, "commits"],
         "a chain",
-        "a directory that `deltachain pull` writes",
+        "a directory that `deltachain pull` manages",
     ),
     (
         &["blobs", "snapshots"],
@@ -162,7 +162,7 @@ fn why_left_out(path: &Path, name: &OsStr, parts: usize) -> Option<&'static str>
     } else if name.as_encoded_bytes().starts_with(CHECKPOINT.as_bytes()) {
         Some("a trainer's checkpoint")
     } else if name == ORIGINAL {
-        Some("the model in its makers' own format")
+        Some("the model in its vendor's own format")
     } else if name == LOST {
         Some("the file system's own")
     } else if fs::symlink_metadata(path.join(CHAIN)).is_ok() {
@@ -170,7 +170,7 @@ fn why_left_out(path: &Path, name: &OsStr, parts: usize) -> Option<&'static str>
     } else if let Some((_, what, _)) = no_model(path) {
         Some(what)
     } else if parts == MOST_PARTS {
-        Some("a folder that lies too deep")
+        Some("a folder that is nested too deeply")
     } else {
         None
     }
@@ -231,11 +231,11 @@ mod tests {
             "checkpoint-500 (a trainer's checkpoint)",
             "d/.hidden (hidden)",
             "d/checkpoint-best (a trainer's checkpoint)",
-            "d/e/f/g/h/i/j/too deep (a folder that lies too deep)",
-            "d/follower (a directory that a subscriber keeps)",
+            "d/e/f/g/h/i/j/too deep (a folder that is nested too deeply)",
+            "d/follower (the directory of a follower)",
             "lost+found (the file system's own)",
             "models--a--b (a repository in a hub's cache)",
-            "original (the model in its makers' own format)",
+            "original (the model in its vendor's own format)",
             "store (a chain)",
         ];
         assert_eq!(listing.left_out, left);
@@ -267,7 +267,10 @@ mod tests {
         symlink("nowhere", snapshot.join("vae/b.safetensors")).unwrap();
         let error = ModelListing::of(&snapshot).unwrap_err();
         assert!(
-            error.class() == ErrorClass::Usage && error.message().contains("a link to a file"),
+            error.class() == ErrorClass::Usage
+                && error
+                    .message()
+                    .contains("a symbolic link to a missing file"),
             "{error}"
         );
         assert!(

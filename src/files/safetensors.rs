@@ -213,8 +213,8 @@ impl SafetensorsState {
             };
             let message = format!(
                 "{first} and {second:?} have the same files, with tensors of the same names and \
-                 shapes, so they seem to be a model each: give one of them, or move one away. \
-                 Parts of one model have a model_index.json beside them"
+                 shapes, so each seems to be a model of its own: give one of them, or move one \
+                 away. Parts of one model have a model_index.json beside them"
             );
             return Err(Error::usage(message).in_file(&self.path));
         }
@@ -244,7 +244,8 @@ impl SafetensorsState {
                 .collect();
             if let Some(other) = models.insert(names, folder) {
                 let message = format!(
-                    "{other:?} and {folder:?} hold a model each, with the same tensors: give one of them"
+                    "{other:?} and {folder:?} each hold a model with the same tensors: give one of \
+                     them"
                 );
                 return Err(Error::usage(message).in_file(&self.path));
             }
@@ -265,7 +266,8 @@ impl SafetensorsState {
             let file = path.join(&name);
             // Files found by listing the directory exist. The others are named by an index.
             if !file.exists() && !file.is_symlink() {
-                let why = "its index names this file, which is not there: the model is not complete; download it again";
+                let why = "the index names this file, which is missing: the model is incomplete; \
+                           download it again";
                 return Err(Error::usage(why).in_file(file));
             }
             let shard = ShardFile::open(&file)?;
@@ -531,7 +533,7 @@ impl State for SafetensorsState {
             && of_tensors(&ModelListing::of(&self.path)?.files) != of_tensors(&self.listing.files)
         {
             return Err(Error::usage(
-                "files were added while it was read: retry when it is complete",
+                "files were added while the directory was being read: retry when it is complete",
             )
             .in_file(&self.path));
         }
@@ -573,7 +575,7 @@ impl ShardFile {
         };
         if header.file_bytes != file_bytes {
             return refuse(&format!(
-                "its header calls for {} bytes, it has {file_bytes}",
+                "its header describes {} bytes, but it has {file_bytes}",
                 header.file_bytes
             ));
         }
@@ -624,8 +626,8 @@ fn other_kind(begin: &[u8]) -> Option<&'static str> {
     })
 }
 
-const PICKLE: &str = "it is a pickle of PyTorch: load it there, and save it as safetensors";
-const NUMPY: &str = "it is a file of NumPy: load it there, and save it with safetensors.numpy";
+const PICKLE: &str = "it is a PyTorch pickle: load it with PyTorch, and save it as safetensors";
+const NUMPY: &str = "it is a NumPy file: load it with NumPy, and save it with safetensors.numpy";
 
 /// The kind of a ZIP archive, by the name of its first member, which comes after 30 bytes.
 fn kind_of_zip(begin: &[u8]) -> &'static str {
@@ -636,8 +638,8 @@ fn kind_of_zip(begin: &[u8]) -> &'static str {
     } else if name.contains(&b'/') {
         PICKLE
     } else {
-        "it is a ZIP archive: unpack it; if it is a file of PyTorch, load it there, and save it \
-        as safetensors"
+        "it is a ZIP archive: unpack it; if it is a PyTorch file, load it with PyTorch, and save \
+         it as safetensors"
     }
 }
 
@@ -654,7 +656,8 @@ fn missing(path: &Path) -> Error {
         if !Path::new(first).exists());
     let more = if is_name {
         format!(
-            "; if it is a repository of Hugging Face: `hf download {} --local-dir DIR`, then give DIR",
+            "; if it is a Hugging Face repository, run `hf download {} --local-dir DIR`, and give \
+             DIR",
             path.display()
         )
     } else {
@@ -711,7 +714,8 @@ impl Folder<'_> {
             (None, []) => return Ok(None),
             (None, [first, second, ..]) => {
                 let [first, second] = [first, second].map(|name| name.to_string_lossy());
-                let message = format!("duplicate index: {first:?} and {second:?}");
+                let message =
+                    format!("duplicate index: {first:?} and {second:?}; remove one of them");
                 return Err(Error::usage(message).in_file(directory));
             }
         };
@@ -732,7 +736,8 @@ impl Folder<'_> {
         let is_named =
             index.weight_map.is_empty() || index.weight_map.values().any(|file| file == single);
         let message = format!(
-            "{single:?} lies beside {name:?}, which does not name it: remove the one that is out of date"
+            "{single:?} lies beside {name:?}, which does not name it: remove the one that is out \
+             of date"
         );
         (is_there && !is_named).then_some(message)
     }

@@ -170,7 +170,7 @@ impl Index {
         index.check_set_bytes(limits.set_bytes_for(header.file_length()))?;
         let most = limits.coded_bytes;
         ensure(coded_bytes <= most, &rules::LIM_08, || {
-            format!("pieces of {coded_bytes} bytes have a part, at most {most} are allowed")
+            format!("the pieces to decode have {coded_bytes} bytes, at most {most} are allowed")
         })?;
         Ok(index)
     }
@@ -489,7 +489,10 @@ fn read_segment_number(
         .ok()
         .and_then(|number| Some((number, segments.get(number)?)));
     let Some((number, segment)) = found else {
-        let message = format!("segment {number} of {}", segments.len());
+        let message = format!(
+            "the tensor refers to segment {number}, but there are {}",
+            segments.len()
+        );
         return Err(Error::broken(&rules::IDX_10, message).at(cursor.offset()));
     };
     cursor.ensure(

@@ -265,13 +265,13 @@ impl<T> Changes<T> {
     pub fn write<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
             return Err(Error::usage(
-                "the changes have been written, or may have been: go back first",
+                "the changes have been written, or may have been: undo them first",
             ));
         }
         self.is_written = true;
         if let Some((staged, span)) = memory.write(&self.staged)? {
             self.is_written = false;
-            let message = "somebody has written to the memory since its lanes were proven";
+            let message = "other code has written to the memory since its lanes were proven";
             let tensor = self
                 .tensors
                 .get(staged)
@@ -405,7 +405,10 @@ fn compare_pieces<M: PlacedMemory + ?Sized>(
 }
 
 fn other_sums<M: PlacedMemory + ?Sized>(memory: &M, tensor: usize) -> Error {
-    let error = Error::broken(&rules::SUM_04, "the memory has other sums than the version");
+    let error = Error::broken(
+        &rules::SUM_04,
+        "the memory does not have the sums of the version",
+    );
     of_tensor(error, memory.places().tensors().get(tensor))
 }
 

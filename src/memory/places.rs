@@ -327,7 +327,7 @@ impl Places {
             .find(|[left, right]| left.name() >= right.name())
         {
             return Err(
-                Error::usage("the tensor comes twice, or not in the order of names")
+                Error::usage("the tensor is duplicate, or not in the order of names")
                     .of_tensor(info.name()),
             );
         }
@@ -449,10 +449,11 @@ impl Places {
         let changes: Vec<_> = changes.map(|((_, new), parts)| (new, parts)).collect();
         for (new, parts) in &changes {
             if parts.iter().any(|part| part.whole().is_none()) {
-                return Err(
-                    Error::usage("a tensor of which parts are here has another shape")
-                        .of_tensor(new.name()),
-                );
+                return Err(Error::usage(
+                    "the tensor has another shape in this version, and only parts of it are in \
+                     this memory",
+                )
+                .of_tensor(new.name()));
             }
         }
         for (new, part) in changes
@@ -497,8 +498,10 @@ impl Places {
     pub(crate) fn joins(&self, tensor: usize, part: usize) -> Result<Option<&[usize]>> {
         let covers = self.parts(tensor)[part].covers.as_deref();
         if covers.is_some_and(<[usize]>::is_empty) {
-            let error =
-                Error::usage("a part of it is here, and it is not known who has the others");
+            let error = Error::usage(
+                "this process has a part of the tensor, and it is unknown which processes have the \
+                 other parts",
+            );
             return Err(error.of_tensor(self.tensors[tensor].name()));
         }
         Ok(covers)
@@ -517,7 +520,8 @@ fn parts_of(tensors: &[TensorInfo], given: &[Region]) -> Result<Vec<Vec<TensorPa
         };
         if parts[number].iter().any(|other| part.is_at(other)) {
             return Err(
-                Error::usage("several of its parts lie in the same place").of_tensor(&one.name)
+                Error::usage("several of its parts are at the same place in memory")
+                    .of_tensor(&one.name),
             );
         }
         parts[number].push(part);
@@ -548,7 +552,7 @@ fn ties_of(tensors: &[TensorInfo], parts: &[Vec<TensorPart>]) -> Result<Vec<Opti
             && are_same(own, &parts[other]);
         if !is_tied {
             let text = format!(
-                "the tensor shares memory with {:?}, which is not the same part of a tensor of its form",
+                "the tensor shares memory with {:?}, but they are not the same part of tensors of one dtype and shape",
                 tensors[other].name()
             );
             return Err(Error::usage(text).of_tensor(tensors[number].name()));
@@ -636,7 +640,7 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
         return Err(Error::refused(
             ErrorClass::Unsupported,
             format!(
-                "{} cannot be divided there: a byte has elements of several parts",
+                "{} cannot be divided there: a byte would have elements of several parts",
                 info.dtype()
             ),
         ));
@@ -673,7 +677,7 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
     let dimensions = joined(outer.chain([last]));
     if !are_apart(&dimensions) {
         return Err(Error::usage(
-            "several of its elements lie in the same place",
+            "several of its elements are at the same place in memory",
         ));
     }
     Ok(Some(TensorPart {
@@ -839,7 +843,7 @@ fn covers(
     if held != total {
         let parts: Vec<_> = holders.keys().collect();
         return Err(Error::usage(format!(
-            "the parts of all ranks together are not all of the shape {:?}: {parts:?}",
+            "the parts of all ranks together do not cover the shape {:?}: {parts:?}",
             info.shape()
         )));
     }

@@ -30,9 +30,9 @@ Examples:
   deltachain publish s3://models/run7 step1/             its next version
   deltachain follow s3://models/run7 /models/run7        keep a directory at the newest version
 
-STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. The folders of a \
-directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders, \
-checkpoint-*, original, and chains.
+STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. \
+The folders of a directory are included: tensors of vae/model.safetensors are called vae/NAME. \
+Skipped are hidden files and folders, checkpoint-*, original, and chains.
 
 Exit codes: 0 success, 1 refused or failed, 2 wrong arguments or inputs, 130 interrupted.";
 
@@ -311,9 +311,9 @@ fn refuse_home(command: &clap::Command, matches: &clap::ArgMatches) -> Result<()
             let text = value.to_string_lossy();
             if text == "~" || text.starts_with("~/") {
                 let message = format!(
-                    "{text}: the shell has not replaced ~ by your home directory, as it does \
-                     only at the beginning of a word without quotes: write $HOME instead, or ./~ \
-                     for a directory of that name"
+                    "{text}: the shell did not replace ~ by your home directory, which it does \
+                     only at the beginning of an unquoted word: write $HOME instead, or ./~ for a \
+                     directory of that name"
                 );
                 return Err(command.clone().error(ErrorKind::ValueValidation, message));
             }

@@ -68,7 +68,8 @@ fn unknown(name: &str, parts: &[Part]) -> Error {
     names.sort_by_key(|name| levenshtein(&wanted, name));
     let similar = names.get(..SIMILAR).unwrap_or_default().join(", ");
     Error::usage(format!(
-        "{name:?} is no rule or class of errors; similar are {similar}; without a name, all are listed"
+        "{name:?} is not a rule or class of errors; similar ones are {similar}; `deltachain \
+         explain` lists all"
     ))
 }
 
@@ -222,16 +223,20 @@ mod tests {
     fn names_that_do_not_exist() {
         let similar = |name| find([name]).unwrap_err().message().to_owned();
         assert!(
-            similar("r-chn-99").contains("similar are R-CHN-09,"),
+            similar("r-chn-99").contains("similar ones are R-CHN-09,"),
             "{}",
             similar("r-chn-99")
         );
         assert!(
-            similar("CHIAN").contains("similar are CHAIN,"),
+            similar("CHIAN").contains("similar ones are CHAIN,"),
             "{}",
             similar("CHIAN")
         );
-        assert!(similar("").contains("similar are IO,"), "{}", similar(""));
+        assert!(
+            similar("").contains("similar ones are IO,"),
+            "{}",
+            similar("")
+        );
         assert_eq!(find(["r-Chn-13", "io", "IO"]).unwrap().len(), 3);
     }
 }

@@ -51,18 +51,20 @@ impl Keys {
             .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
             .collect();
         match lines.as_slice() {
-            [] => Err(Error::usage("there is no key in it")),
+            [] => Err(Error::usage(
+                "there is no key in it: `deltachain key new` makes one",
+            )),
             [(_, line)] if line.starts_with(SECRET) => {
                 SigningKey::parse(line).map(Box::new).map(Self::Secret)
             }
             lines if lines.iter().any(|(_, line)| line.contains(SECRET)) => Err(Error::usage(
-                "a secret key has to be the only key in its file",
+                "a secret key must be the only key in its file: keep public keys in another file",
             )),
             lines => {
                 // A line that may be a damaged secret key is not shown.
                 let refused = |place| {
                     Error::usage(format!(
-                        "line {place} is no public key (NAME+ID+KEY), or a damaged one"
+                        "line {place} is not a public key (NAME+ID+KEY), or is damaged"
                     ))
                 };
                 let keys = lines
@@ -80,7 +82,7 @@ impl Keys {
         }
         if path.to_str().is_some_and(|text| text.starts_with(SECRET)) {
             return Err(Error::usage(format!(
-                "this is a secret key itself: give the file that holds it, or {VARIABLE}"
+                "this is a secret key: give the file that holds it, or set {VARIABLE}"
             )));
         }
         require([path])?;
@@ -104,7 +106,7 @@ fn text_of(from: impl Read) -> Result<String> {
     let read = from.take(MOST_BYTES).read_to_string(&mut text);
     match read {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(Error::usage("this is no text with keys"))
+            Err(Error::usage("this is not a text file with keys"))
         }
         read => read
             .map(|_| text)
@@ -136,7 +138,7 @@ fn from_input() -> Result<String> {
 pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     if crate::output::printable(name) != name {
         return Err(Error::usage(
-            "the name of the key has a character that is not seen",
+            "the name of the key contains an invisible character: choose another name",
         ));
     }
     let mut seed = [0; 32];
@@ -149,7 +151,7 @@ pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            Error::usage("there is such a file; a key replaces none").in_file(path)
+            Error::usage("the file exists; `key new` never overwrites").in_file(path)
         }
         _ => Error::io("creating", error).in_file(path),
     })?;
@@ -185,8 +187,8 @@ impl SignArgs {
                 }
                 Keys::Public(keys) if self.sign_command.is_some() => asked.extend(keys),
                 Keys::Public(_) => {
-                    let text = "this is a public key: give the file of the secret one, or --sign-command if it is \
-                                elsewhere";
+                    let text = "this is a public key: give the file of the secret key, or \
+                                --sign-command if the secret key is elsewhere";
                     return Err(Error::usage(text).in_file(path));
                 }
             }
@@ -196,7 +198,7 @@ impl SignArgs {
         };
         let [public] = asked.as_slice() else {
             let text = format!(
-                "--sign-command signs for one public key of --sign-key; there are {}",
+                "--sign-command signs for exactly one public key of --sign-key, but there are {}",
                 asked.len()
             );
             return Err(Error::usage(text));
@@ -231,7 +233,7 @@ fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
     }
     match Keys::parse(text) {
         Ok(Keys::Secret(key)) => Ok(Some(Arc::new(*key))),
-        Ok(Keys::Public(_)) => Err(refused("has a public key: set it to the secret one")),
+        Ok(Keys::Public(_)) => Err(refused("has a public key: set it to the secret key")),
         Err(_) if Path::new(text.trim()).exists() => Err(refused(
             "has the path of a file: set it to the text of the key, or give the file as --sign-key",
         )),
@@ -306,13 +308,14 @@ impl TrustArgs {
                 || given.matches('+').count() < 2;
             if !is_path && !path.exists() {
                 return Err(Error::usage(
-                    "a key of --trust is no public key (NAME+ID+KEY), or a damaged one",
+                    "a key of --trust is not a public key (NAME+ID+KEY), or is damaged",
                 ));
             }
             match Keys::read(path)? {
                 Keys::Public(read) => keys.extend(read),
                 Keys::Secret(_) => {
-                    let text = "this is a secret key: --trust takes public ones, which `deltachain key show` prints";
+                    let text = "this is a secret key: --trust takes public keys, which `deltachain \
+                                key show` prints";
                     return Err(Error::usage(text).in_file(given));
                 }
             }
@@ -353,11 +356,7 @@ impl Signer for CommandSigner {
         let signature = str::from_utf8(said.trim_ascii())
             .ok()
             .and_then(|text| Base64::decode_vec(text).ok()?.try_into().ok());
-        let other = || {
-            failed(io::Error::other(
-                "it printed something else than 64 bytes in base64",
-            ))
-        };
+        let other = || failed(io::Error::other("it did not print 64 bytes in base64"));
         signature.ok_or_else(other)
     }
 }

@@ -71,7 +71,7 @@ impl NotCovered {
         }
         if !self.differing.is_empty() {
             output.remark(&format!(
-                "note: not covered, and not the same in base and target: {}",
+                "note: not covered, although they differ in base and target: {}",
                 list(&self.differing)
             ));
         }

@@ -70,8 +70,8 @@ fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
         });
     }));
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let what = "failed in a way that was not foreseen; if the machine does not lack memory \
-            or threads, report it with this place in the program";
+        let what = "failed unexpectedly; unless the machine is out of memory or threads, report \
+                    this with the place in the program";
         Err(Error::io(what, io::Error::other(last().as_str())))
     })
 }
@@ -102,7 +102,7 @@ mod tests {
         drop(panic::take_hook());
         let text = format!("{error:#}");
         assert!(
-            text.contains("report it") && text.contains("program.rs:"),
+            text.contains("report this") && text.contains("program.rs:"),
             "{text}"
         );
         assert!(!text.contains("index out of bounds"), "{text}");

@@ -50,8 +50,8 @@ const COMPACT: Choice<Profile> = (
 );
 const LOCAL: Choice<Profile> = (
     "local",
-    "Differences that need the old values of changed elements alone, with sums: for readers that \
-     patch memory in place",
+    "Differences that need only the old values of the changed elements, with sums: for readers \
+     that patch memory in place",
     Profile::Local,
 );
 const DIRECT: Choice<Profile> = (
@@ -134,7 +134,7 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
         Some(("index", size)) => parse_size(size).map(Limit::Index),
         Some(("new", size)) => parse_size(size).map(Limit::New),
         Some(("coded", size)) => parse_size(size).map(Limit::Coded),
-        _ => Err("a limit is index=SIZE, new=SIZE, coded=SIZE, or none".to_owned()),
+        _ => Err("a limit must be index=SIZE, new=SIZE, coded=SIZE, or none".to_owned()),
     }
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err("a size is a number that may end in K, M, G or T".to_owned()),
+        _ => return Err("a size must be a number that may end in K, M, G or T".to_owned()),
     };
     let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
     number
@@ -170,7 +170,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn parse_digest(text: &str) -> Result<Digest, String> {
-    Digest::from_hex(text).ok_or_else(|| "a digest has 64 hexadecimal digits".to_owned())
+    Digest::from_hex(text).ok_or_else(|| "a digest must have 64 hexadecimal digits".to_owned())
 }
 
 /// A time in seconds, of a day at most.

@@ -87,7 +87,7 @@ impl Target {
     pub fn new(version: u64, state: String, commit: String, directory: &Path) -> Result<Self> {
         let resolved = directory.canonicalize();
         let resolved =
-            resolved.map_err(|error| Error::io("looking for", error).in_file(directory))?;
+            resolved.map_err(|error| Error::io("resolving the path", error).in_file(directory))?;
         Ok(Self {
             version: Version {
                 number: version,

@@ -60,7 +60,7 @@ pub(crate) enum Fit {
 /// model: an absolute path, or a name of the hub. Only the server can resolve other paths.
 pub(crate) fn compare(model: &str, version: &str) -> Fit {
     if model.is_empty() {
-        return Fit::Unknown("it does not say where it has read its model".to_owned());
+        return Fit::Unknown("it does not report where it read its model".to_owned());
     }
     let path = Path::new(model);
     if !path.is_absolute() && hub_folder(path).is_none() {

@@ -248,7 +248,7 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
 pub fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.starts_with('.') || !text.chars().all(is_plain) {
-        return Err("a name of letters, digits, '-', '_' and '.'".to_owned());
+        return Err("must be a name of letters, digits, '-', '_' and '.'".to_owned());
     }
     Ok(text.to_owned())
 }

@@ -222,15 +222,16 @@ fn cause(error: &io::Error) -> String {
 /// # Errors
 /// A text for people that says what is wrong with the URL.
 pub fn parse_url(text: &str) -> Result<String, String> {
-    let url = Url::parse(text)
-        .map_err(|error| format!("{error}; a server is given as http://HOST:PORT"))?;
+    let url = Url::parse(text).map_err(|error| format!("{error}; write http://HOST:PORT"))?;
     let is_good = matches!(url.scheme(), "http" | "https") && url.has_host();
     if !is_good || url.query().is_some() || url.fragment().is_some() {
-        return Err("a server is given as http://HOST:PORT".to_owned());
+        return Err("a server must be given as http://HOST:PORT".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
-            "no passwords here, where others can see them; use DELTACHAIN_SERVER_TOKEN".to_owned(),
+            "the address must not have a password, since others could see it; use \
+             DELTACHAIN_SERVER_TOKEN"
+                .to_owned(),
         );
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
@@ -242,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_the_worker_said() {
-        let wrapped = "Call to collective_rpc method failed: Worker failed with error 'no chain', please check the \
-                       stack trace above for the root cause";
+        let wrapped = "Call to collective_rpc method failed: Worker failed with error 'no chain', \
+                       please check the stack trace above for the root cause";
         let body =
             serde_json::json!({ "error": { "message": wrapped, "type": "InternalServerError" } });
         assert_eq!(refusal(body.to_string().as_bytes()), "no chain");

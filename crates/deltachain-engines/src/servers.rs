@@ -205,7 +205,7 @@ impl Servers {
         }
         let failed = mem::take(&mut *locked(&self.failed));
         Err(if failed.is_empty() {
-            vec![Error::usage("no update has been started").into()]
+            vec![Error::usage("no update was started").into()]
         } else {
             failed
         })

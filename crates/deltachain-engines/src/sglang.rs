@@ -100,7 +100,9 @@ impl Requests for Sglang {
         match serde_json::from_slice(&bytes) {
             Ok(Value::Array(workers)) => Ok(workers),
             Ok(told) => Err(server.failed(QUESTION, text(&told, "error"))),
-            Err(_) => Err(server.failed(QUESTION, "it has no plugin deltachain, or no chain")),
+            Err(_) => {
+                Err(server.failed(QUESTION, "the server has no deltachain plugin, or no chain"))
+            }
         }
     }
 
@@ -146,8 +148,8 @@ impl Client for Sglang {
         match fit {
             Fit::Unknown(why) if !self.sends_unchecked => {
                 let why = format!(
-                    "{why}, so that nothing can be compared, and SGLang dies of a version that \
-                    does not fit; --send-unchecked sends it"
+                    "{why}, so the version cannot be compared with the model, and SGLang crashes \
+                     if it does not fit; --send-unchecked sends it anyway"
                 );
                 Err(not_sent(server, &why))
             }

@@ -52,7 +52,9 @@ impl Vllm {
     ) -> Result<Workers<Self>> {
         let init: Value = serde_json::from_str(backend).unwrap_or_default();
         if !init.is_object() {
-            return Err(Error::usage("settings for the backend are a JSON object"));
+            return Err(Error::usage(
+                "settings for the backend must be a JSON object",
+            ));
         }
         Ok(Workers::new(Self { init, pause }, follower, poll))
     }
@@ -83,7 +85,7 @@ impl Requests for Vllm {
 
     fn is_paused(&self, server: &Server, _: &[Value]) -> Result<bool> {
         let paused = server.get("/is_paused", Ask::Question)?["is_paused"].as_bool();
-        paused.ok_or_else(|| server.failed("/is_paused", "it does not say that"))
+        paused.ok_or_else(|| server.failed("/is_paused", "it does not report whether it is paused"))
     }
 
     fn goes_on(&self, server: &Server) -> bool {

@@ -404,7 +404,7 @@ impl Update {
             })?;
             *self = Self::Idle;
         }
-        let text = "the update was not finished, and it may hold parts of two versions";
+        let text = "the update was not finished, and the server may hold parts of two versions";
         let failure = self.fail(of, server, server.failed("/resume", text));
         if failure.stays_paused() {
             Err(failure)

@@ -56,7 +56,7 @@ pub(crate) fn apply(
     } else {
         "ARC 2, zstd"
     };
-    let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which find damage but no intent";
+    let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which detect damage but no attack";
     Ok(Import {
         format: format.to_owned(),
         version: None,
@@ -96,7 +96,7 @@ fn restore(envelope: &Envelope, info: &TensorInfo, bytes: &mut [u8]) -> Result<V
     let blob = envelope.blob(number)?;
     let version = if blob.starts_with(PICKLE_BEGIN) {
         return Err(unsupported(
-            "version 3 of ARC holds pickled data, which can run any program when it is read; make version 2",
+            "version 3 of ARC holds pickled data, which can run any program when it is read; use version 2",
         ));
     } else if blob.starts_with(&ZSTD_BEGIN) {
         let others = unzstd(&blob, bytes.len())?;
@@ -182,8 +182,9 @@ fn write_tensors<'a>(
     let mut checksums = BTreeMap::new();
     for name in names {
         let tensor = coded.remove(name);
-        let Coded { bytes, checksum } = tensor
-            .ok_or_else(|| Error::usage("the layout is not that of the base").of_tensor(name))?;
+        let Coded { bytes, checksum } = tensor.ok_or_else(|| {
+            Error::usage("the delta does not have the layout of the base").of_tensor(name)
+        })?;
         entries.push(Entry {
             name: name.to_owned(),
             dtype: Dtype::U8,

@@ -53,7 +53,8 @@ impl Envelope {
             .tensors()
             .get(number)
             .filter(|info| info.shape().len() == 1);
-        let info = info.ok_or_else(|| malformed("an entry of the file has not one dimension"))?;
+        let info = info
+            .ok_or_else(|| malformed("an entry of the file does not have exactly one dimension"))?;
         Ok((info.dtype(), bytes_of(&self.state, number)?))
     }
 
@@ -172,7 +173,7 @@ pub(crate) fn finish_directory(begun: &Path, path: &Path) -> Result<()> {
 pub(crate) fn create_parent(path: &Path, base: &dyn State) -> Result<()> {
     base.check_unchanged()?;
     if std::fs::symlink_metadata(path).is_ok() {
-        return Err(Error::usage("the step is there already").in_file(path));
+        return Err(Error::usage("the step exists already").in_file(path));
     }
     match path.parent() {
         Some(parent) => std::fs::create_dir_all(parent)

@@ -162,7 +162,7 @@ impl Writer {
         tensors::same(base.tensors(), target.tensors())?;
         if step.number == 0 {
             return Err(deltachain::Error::usage(
-                "the number of a step is at least 1",
+                "the number of a step must be at least 1",
             ));
         }
         match self {

@@ -99,7 +99,7 @@ struct Model {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::struct_field_names, reason = "they are called as in the file")]
+#[expect(clippy::struct_field_names, reason = "names are as in the file")]
 struct Tensor {
     changed: u64,
     dtype: String,
@@ -157,7 +157,7 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<Header> {
     file.read_exact(&mut json)
         .map_err(|error| Error::io("reading", error))?;
     serde_json::from_slice(&json)
-        .map_err(|error| malformed(format!("the header is not as it should be: {error}")))
+        .map_err(|error| malformed(format!("the header is invalid: {error}")))
 }
 
 /// Checks the header's entries for tensors.
@@ -167,7 +167,7 @@ fn check_header(header: &Header, version: Version) -> Result<()> {
         .is_sorted_by(|left, right| left.name < right.name)
     {
         return Err(malformed(
-            "the tensors are not in the order of their names, each once",
+            "the tensors are not in the order of their names, or one is duplicate",
         ));
     }
     let (indices, values) = version.names();
@@ -186,11 +186,11 @@ fn check_header(header: &Header, version: Version) -> Result<()> {
             Version::V2 | Version::V3 => (changed..=changed.saturating_mul(3)).contains(&val_bytes),
         };
         let problem = if tensor.dtype != "bf16" {
-            "has another dtype than bf16"
+            "has a dtype other than bf16"
         } else if tensor.idx_enc != indices || tensor.val_enc.as_deref() != values {
-            "is coded in another way than the version says"
+            "is not coded as its version requires"
         } else if changed > tensor.numel || idx_bytes > most || !sizes_fit {
-            "has lengths that do not fit what changes"
+            "has lengths that do not fit its number of changes"
         } else {
             continue;
         };
@@ -212,7 +212,7 @@ fn check_base(header: &Header, base: &dyn State) -> Result<()> {
             || info.elements() != tensor.numel
         {
             let message = format!(
-                "the base has {} {:?} here, the file bf16 {:?}",
+                "the base has {} {:?} here, but the file has bf16 {:?}",
                 info.dtype(),
                 info.shape(),
                 tensor.shape

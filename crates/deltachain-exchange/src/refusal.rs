@@ -27,7 +27,8 @@ pub(crate) fn mismatch(name: &str) -> Error {
     Error::refused(
         ErrorClass::StateMismatch,
         format!(
-            "the result has another {name} than the file says: the file is damaged, or made from another base"
+            "the result does not have the {name} that the file names: the file is damaged, or was \
+             made from another base"
         ),
     )
 }

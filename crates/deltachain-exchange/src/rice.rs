@@ -229,9 +229,7 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
     if codes.is_at_end() {
         Ok(places)
     } else {
-        Err(malformed(
-            "a stream of positions does not end where it should",
-        ))
+        Err(malformed("a stream of positions ends at the wrong place"))
     }
 }
 
@@ -505,7 +503,7 @@ pub(crate) fn read_steps(bytes: &[u8], count: usize) -> Result<Vec<u16>> {
     let (short, long) = bytes
         .split_at_checked(count)
         .ok_or_else(|| malformed("a stream of values ends early"))?;
-    let wrong = || malformed("a stream of values is not in its one form");
+    let wrong = || malformed("a stream of values is not in its canonical form");
     let (long, rest) = long.as_chunks::<2>();
     let mut long = long.iter().map(|two| u16::from_le_bytes(*two));
     let mut steps = Vec::with_capacity(count);

@@ -141,12 +141,14 @@ fn take(
         find(base.tensors(), tensor.name()).map(|at| &base.tensors()[at]) != Some(tensor)
     };
     if let Some(other) = state.tensors().iter().find(differs) {
-        let text =
-            "the checkpoint has a tensor that the base has not, or has with another dtype or shape";
+        let text = "the checkpoint has a tensor that is missing in the base, or has another dtype \
+                    or shape there";
         return Err(wrong_base(text).of_tensor(other.name()));
     }
     if state.tensors().len() != base.tensors().len() {
-        return Err(wrong_base("the checkpoint lacks tensors of the base"));
+        return Err(wrong_base(
+            "tensors of the base are missing in the checkpoint",
+        ));
     }
     each(state.tensors().len(), |tensor| {
         out.write(tensor, 0, &bytes_of(&state, tensor)?)?;
@@ -156,7 +158,7 @@ fn take(
         format: "slime, a whole checkpoint".to_owned(),
         version: None,
         base_version: None,
-        remarks: vec!["it has no checksums: it was read as it is".to_owned()],
+        remarks: vec!["the checkpoint has no checksums, so it could not be verified".to_owned()],
     })
 }
 
@@ -200,7 +202,8 @@ pub(crate) fn apply(
         version: Some(metadata.version.clone()),
         base_version: Some(metadata.base_version.clone()),
         remarks: vec![format!(
-            "{changed} of {all} tensors have the {} that the layout promises; it says nothing of the others",
+            "{changed} of {all} tensors have the {} that the layout promises; it says nothing of \
+             the others",
             checksum.name()
         )],
     })
@@ -217,17 +220,25 @@ impl Coding {
         let encoding = [Encoding::Xor, Encoding::Overwrite]
             .into_iter()
             .find(|one| one.name() == metadata.delta_encoding);
-        let encoding = encoding
-            .ok_or_else(|| unsupported(format!("the encoding {:?}", metadata.delta_encoding)))?;
+        let encoding = encoding.ok_or_else(|| {
+            unsupported(format!(
+                "the encoding {:?} is not supported",
+                metadata.delta_encoding
+            ))
+        })?;
         let checksum = [Checksum::Xxh3, Checksum::Blake3, Checksum::Adler32];
         let checksum = checksum
             .into_iter()
             .find(|one| one.name() == metadata.checksum_format);
-        let checksum = checksum
-            .ok_or_else(|| unsupported(format!("the checksum {:?}", metadata.checksum_format)))?;
+        let checksum = checksum.ok_or_else(|| {
+            unsupported(format!(
+                "the checksum {:?} is not supported",
+                metadata.checksum_format
+            ))
+        })?;
         if metadata.compression_format != "zstd" {
             return Err(unsupported(format!(
-                "the compression {:?}",
+                "the compression {:?} is not supported",
                 metadata.compression_format
             )));
         }
@@ -262,7 +273,7 @@ fn restore(encoding: Encoding, bytes: &mut [u8], frame: &[u8]) -> Result<()> {
             let count = usize::try_from(u32::from_le_bytes(*count)).unwrap_or(usize::MAX);
             if Some(rest.len()) != count.checked_mul(5) {
                 return Err(malformed(format!(
-                    "it lists {count} bytes to overwrite, and {} follow",
+                    "it lists {count} bytes to overwrite, but {} follow",
                     rest.len()
                 )));
             }

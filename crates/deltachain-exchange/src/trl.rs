@@ -58,11 +58,13 @@ impl Form {
             (_, Some("gap_delta")) => Ok(Self::Later(Encoding::GapDelta)),
             (_, Some("raw")) => Ok(Self::Later(Encoding::Raw)),
             (_, Some("nvcomp_cascaded")) => Err(unsupported(
-                "positions in nvcomp_cascaded can be decoded with a GPU only",
+                "positions in nvcomp_cascaded can only be decoded with a GPU",
             )),
-            (_, Some(other)) => Err(unsupported(format!("the encoding {other:?}"))),
+            (_, Some(other)) => Err(unsupported(format!(
+                "the encoding {other:?} is not supported"
+            ))),
             (_, None) => Err(malformed(
-                "the file does not say how it is encoded: no patch of TRL",
+                "the file does not say how it is encoded, so it is not a patch of TRL",
             )),
         }
     }
@@ -168,7 +170,8 @@ fn check_entries(form: Form, envelope: &Envelope, base: &dyn State) -> Result<()
             info.ok_or_else(|| wrong_base("the base does not have this tensor").of_tensor(tensor))?;
         if info.dtype() != Dtype::BF16 {
             let message = format!(
-                "the base has {} here, and TRL rounds all values to BF16: the new ones are not in the file",
+                "the base has {} here, and TRL rounds all values to BF16: the new ones are not in \
+                 the file",
                 info.dtype()
             );
             return Err(unsupported(message).of_tensor(tensor));
@@ -195,7 +198,7 @@ fn scatter(bytes: &mut [u8], places: &[u64], dtype: Dtype, values: &[u8]) -> Res
     let values = values.as_chunks::<2>().0;
     if dtype != Dtype::BF16 || values.len() != places.len() {
         return Err(malformed(format!(
-            "{} positions come with {} values of {dtype}",
+            "there are {} positions, but {} values of {dtype}",
             places.len(),
             values.len()
         )));
@@ -227,7 +230,7 @@ pub(crate) fn check(encoding: Encoding, info: &TensorInfo, changes: bool) -> Res
         )))
     } else if info.elements() > most {
         Err(Error::usage(format!(
-            "this encoding of TRL's patches carries tensors of {most} elements at most"
+            "this encoding of TRL's patches carries tensors of at most {most} elements"
         )))
     } else if Form::Later(encoding)
         .suffixes()

@@ -25,15 +25,17 @@ const BY_RULE: [RuleAdvice; 15] = [
     (&["R-DOC-01"], NO_DOCUMENT, NO_DOCUMENT),
     (
         &["R-CHN-13"],
-        "there is another chain now: ask its publisher; --adopt makes pull and follow use it from now on",
+        "there is another chain now: ask its publisher; --adopt makes pull and follow use it from \
+         now on",
         "there is another chain now: ask its publisher; Subscriber(adopt=True) uses it from now on",
     ),
     (
         &["R-CHN-04", "R-CHN-05", "R-CHN-14"],
-        "the chain was rolled back or has forked: ask its publisher; --allow-rollback=COMMIT accepts that once: \
-         the digest of its newest commit or of one shortly before",
-        "the chain was rolled back or has forked: ask its publisher; Subscriber(allow_rollback=COMMIT) accepts that \
-         once: the digest of its newest commit or of one shortly before",
+        "the chain was rolled back or has forked: ask its publisher; --allow-rollback=COMMIT \
+         accepts that once; COMMIT is the digest of its newest commit or of one shortly before",
+        "the chain was rolled back or has forked: ask its publisher; \
+         Subscriber(allow_rollback=COMMIT) accepts that once; COMMIT is the digest of its newest \
+         commit or of one shortly before",
     ),
     (
         &["R-CHN-08"],
@@ -44,8 +46,10 @@ const BY_RULE: [RuleAdvice; 15] = [
     ),
     (
         &["R-LIM-01"],
-        "--limit index=SIZE raises the limit for indexes if you trust the source; other limits are fixed",
-        "if you trust the source, use the command-line tool: its --limit index=SIZE raises the limit for indexes",
+        "--limit index=SIZE raises the limit for indexes if you trust the source; other limits are \
+         fixed",
+        "if you trust the source, use the command-line tool: its --limit index=SIZE raises the \
+         limit for indexes",
     ),
     (
         &["R-LIM-04"],
@@ -54,49 +58,50 @@ const BY_RULE: [RuleAdvice; 15] = [
     ),
     (
         &["R-LIM-08"],
-        "--limit coded=SIZE is the limit",
-        "the command-line tool has --limit coded=SIZE, which is the limit",
+        "raise --limit coded=SIZE, or leave it out",
+        "raise the limit: in the command-line tool, --limit coded=SIZE sets it",
     ),
     (&["R-LIM-05", "R-LIM-07"], ALLOWED, ALLOWED),
     (
         &["R-PUB-01"],
-        "give the files of the newest version as --base, or leave it out: then it is built from the chain",
-        "another process publishes to this chain: let one do so, and publish again",
+        "give the files of the newest version as --base, or leave --base out: then that version is \
+         built from the chain",
+        "another process publishes to this chain: let only one publish, and publish again",
     ),
     (&["R-PUB-08"], LATE, LATE),
     (
         &["R-RET-05"],
-        "prune again; if it stays so, restore the commits from a copy, or give --accept-loss if they are lost for good",
-        "prune again; if it stays so, restore the commits from a copy, or prune with accept_loss=True if they are lost \
-         for good",
+        "prune again; if that fails, too, restore the commits from a copy, or give --accept-loss \
+         if they are lost for good",
+        "prune again; if that fails, too, restore the commits from a copy, or prune with \
+         accept_loss=True if they are lost for good",
     ),
     (
         &["R-SIG-01", "R-SIG-05"],
-        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who claims to have signed; \
+        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who \
+         claims to have signed; docs/rotation.md says how keys change",
+        "check the URL, and the keys of `trust`: `log()` says who claims to have signed; \
          docs/rotation.md says how keys change",
-        "check the URL, and the keys of `trust`: `log()` says who claims to have signed; docs/rotation.md says how \
-         keys change",
     ),
     (
         &["R-SIG-03"],
-        "look at the head: somebody else may have published it, or the key is another one now; \
-        if it is yours, give its commit to --vouch; docs/operating.md and docs/rotation.md say \
-        what to do",
-        "look at the head: somebody else may have published it, or the key is another one now; \
-        if it is yours, give its commit to vouch=; docs/operating.md and docs/rotation.md say \
-        what to do",
+        "check the head: somebody else may have published it, or the key has changed; if the head \
+         is yours, give its commit to --vouch; docs/operating.md and docs/rotation.md say more",
+        "check the head: somebody else may have published it, or the key has changed; if the head \
+         is yours, give its commit to vouch=; docs/operating.md and docs/rotation.md say more",
     ),
     (&["R-LAY-03"], OTHER_FILES, OTHER_FILES),
 ];
 
-const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was \
-                        lost, put a copy of it back, byte for byte";
-const LATE: &str = "if the version is visible, followers take it; the next one has a snapshot, \
-                    which makes up for this one";
-const NO_DOCUMENT: &str = "check the URL, and what stands before the store, such as a proxy; if \
-    both are right, put the object back from a copy";
-const OTHER_FILES: &str = "these are not the publisher's files, or its commit does not name them: `deltachain fsck \
-                           --deep` tells which; let a publisher of version 1.2 of the format publish once more";
+const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; \
+                        if chain.json was lost, restore it from a copy, byte for byte";
+const LATE: &str = "run the command again; if the version is visible, the next one gets a \
+                    snapshot, which does not need its files";
+const NO_DOCUMENT: &str = "check the URL, and anything in front of the store, such as a proxy; if \
+                           both are right, restore the object from a copy";
+const OTHER_FILES: &str = "the publisher did not make these files, or its commit does not name \
+                           them: `deltachain fsck --deep` says which; publish once more with a \
+                           publisher of version 1.2 of the format";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";
 
 /// Advice that may help, in one phrase, which is never empty.

@@ -35,22 +35,19 @@ impl Fallback {
         match self {
             Self::NoRoute => (
                 "no_route",
-                "no path from the version held can be taken in place",
+                "no path from the held version can be taken in place",
             ),
             Self::Budget => ("budget", "the changes take too much memory"),
             Self::Proof => (
                 "proof",
-                "the memory does not hold what it should where it changes",
+                "the memory does not hold the values of the held version where it would change",
             ),
             Self::Check => (
                 "check",
                 "a check found that the memory does not hold its version",
             ),
             Self::Torn => ("torn", "the memory may hold parts of two versions"),
-            Self::Place => (
-                "place",
-                "the memory does not lie where it did, or it is not known where it lies",
-            ),
+            Self::Place => ("place", "the memory has moved, or its place is unknown"),
         }
     }
 

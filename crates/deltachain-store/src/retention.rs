@@ -531,7 +531,7 @@ fn check_commits(
     {
         return Err(commits_missing(
             ObjectName::Commit(version),
-            "it was published, and is not listed",
+            "it was published, but is not listed",
         ));
     }
     let head = history.entries.keys().next_back().copied();
@@ -550,7 +550,7 @@ fn check_commits(
     match names.clone().find(shows) {
         Some(name) if !accept_loss => Err(commits_missing(
             name,
-            "it belongs to a commit that is not there",
+            "it belongs to a commit that is missing",
         )),
         Some(_) => Ok(names.filter(|&name| is_lost(name)).collect()),
         None => Ok(BTreeSet::new()),
@@ -574,7 +574,7 @@ fn check_abandoned(
     if let Some(note) = objects.iter().find(is_note) {
         return Err(commits_missing(
             note.name,
-            "it is a note on a commit that is not there",
+            "it is a note on a commit that is missing",
         ));
     }
     let (named, versions) = (history.named(), versions_of(&history.entries));
@@ -583,7 +583,7 @@ fn check_abandoned(
         {
             return Err(commits_missing(
                 file.name,
-                &format!("it leads on from the state {base}, which no version has"),
+                &format!("it starts from the state {base}, which no version has"),
             ));
         }
     }
@@ -704,7 +704,7 @@ fn check_unchanged(objects: &[StoredObject], expected: &BTreeSet<ObjectName>) ->
     match differing.find(|name| expected.contains(name)) {
         Some(&name) => Err(commits_missing(
             name,
-            "it was listed a moment ago, and is not any more",
+            "it was listed a moment ago, but is not any more",
         )),
         None => Ok(()),
     }

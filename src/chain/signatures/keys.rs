@@ -103,7 +103,7 @@ impl FromStr for VerifierKey {
 
     fn from_str(text: &str) -> Result<Self> {
         // The message does not repeat the text, which may be a secret key.
-        let refused = || Error::usage("this is not a public key of Ed25519: NAME+ID+KEY");
+        let refused = || Error::usage("this is not an Ed25519 public key: NAME+ID+KEY");
         let (name, id, key) = parts(text).ok_or_else(refused)?;
         let read = Self::new(name, *key)?;
         if read.id() != id {
@@ -175,8 +175,7 @@ impl SigningKey {
     /// USAGE if it is not a secret key, or has the ID of another one. The message never has the
     /// text.
     pub fn parse(text: &str) -> Result<Self> {
-        let refused =
-            || Error::usage("this is not a secret key of Ed25519: PRIVATE+KEY+NAME+ID+KEY");
+        let refused = || Error::usage("this is not an Ed25519 secret key: PRIVATE+KEY+NAME+ID+KEY");
         let (name, id, seed) = text
             .strip_prefix(SECRET_KEY)
             .and_then(parts)

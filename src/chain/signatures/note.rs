@@ -71,7 +71,7 @@ impl Note {
             let signature = signer.sign(text.as_bytes())?;
             if !key.verifies(&text, &signature) {
                 return Err(Error::usage(format!(
-                    "what should sign with the key {key} gave no signature by this key"
+                    "the signer of the key {key} returned a signature that this key did not make"
                 )));
             }
             let mut signed = key.raw_id().to_vec();
@@ -87,7 +87,7 @@ impl Note {
         if !(1..=Self::MOST_LINES).contains(&signers.len()) || note.len() as u64 > Self::MOST_BYTES
         {
             return Err(Error::usage(format!(
-                "a note cannot have {} signatures, or such long names",
+                "a note cannot have {} signatures, or names of keys as long as these",
                 signers.len()
             )));
         }
@@ -274,8 +274,10 @@ mod tests {
     /// The example in the documentation of Go's `golang.org/x/mod/sumdb/note`.
     #[test]
     fn a_signature_of_another_tool_is_valid() {
-        let text = "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n";
-        let line = "\u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=";
+        let text = "If you think cryptography is the answer to your problem,\nthen you don't know \
+                    what your problem is.\n";
+        let line = "\u{2014} PeterNeumann \
+                    x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=";
         let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
             .parse::<VerifierKey>()
             .unwrap();

@@ -41,7 +41,7 @@ impl FromStr for TrustedKey {
         let key = parts.next().unwrap_or_default().parse()?;
         let refused = || {
             Error::usage(format!(
-                "the chains of the key {key} are not digests of 64 lowercase digits"
+                "a chain of the key {key} is not a digest of 64 lowercase hexadecimal digits"
             ))
         };
         let chains = parts
@@ -122,7 +122,10 @@ impl Trust {
     pub fn check_chain(&self, chain: Digest) -> Result<()> {
         let (count, quorum) = (self.keys_of(chain).count(), self.quorum);
         ensure(count >= quorum, &rules::SIG_05, || {
-            format!("{count} of the trusted keys are trusted for this chain, {chain}, not {quorum}")
+            format!(
+                "{count} of the trusted keys are trusted for this chain, {chain}, but the quorum \
+                 is {quorum}"
+            )
         })
         .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
     }

@@ -89,7 +89,7 @@ fn files_of_another_length_are_refused() {
     fs::write(&path, &whole).unwrap();
     assert!(SafetensorsState::open(&path).is_ok());
     fs::write(&path, [&whole[..], &[0]].concat()).unwrap();
-    usage(&path, "calls for 63 bytes, it has 64");
+    usage(&path, "describes 63 bytes, but it has 64");
     fs::write(&path, [&u64::MAX.to_le_bytes()[..], b"{}"].concat()).unwrap();
     usage(&path, "beyond the file");
     let huge = fs::File::create(&path).unwrap();
@@ -208,7 +208,7 @@ fn an_index_says_which_files_count() {
         usage(folder.path(), message);
     }
     index(r#"{"weight_map":{"a":"missing.safetensors"}}"#);
-    usage(folder.path(), "its index names this file");
+    usage(folder.path(), "the index names this file");
 }
 
 fn write(root: &Path, files: &[(&str, &[u8])]) {
@@ -334,7 +334,7 @@ fn folders_that_cannot_be_in_a_layout_are_refused() {
         ),
         (
             &[("a.safetensors/1.safetensors", &a)],
-            "called like a file of tensors",
+            "with the name of a file of tensors",
         ),
         (&[("a. /1.safetensors", &a)], "a space or a dot"),
         (&[("con/1.safetensors", &a)], "Windows device name"),
@@ -437,7 +437,7 @@ fn directories_that_are_not_one_model_are_refused() {
                 several[2],
                 ("x/2/config.json", whole),
             ],
-            "\"x/1/\" and \"x/2/\" hold a model each",
+            "\"x/1/\" and \"x/2/\" each hold a model",
         ),
         (
             &[
@@ -693,7 +693,7 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
                 .install(run)
                 .unwrap_err();
             assert!(
-                error.message().contains("has changed while it was read"),
+                error.message().contains("changed while it was being read"),
                 "{how} {threads} {work}: {error:?}"
             );
             assert_eq!(
@@ -717,7 +717,7 @@ fn shards_indexes_and_names_are_watched_too() {
         ("config.json", b"{}"),
     ];
     for (name, text) in [
-        (INDEX_NAME, "has changed"),
+        (INDEX_NAME, "file changed"),
         ("2.safetensors", "were added"),
         ("config.json", ""),
     ] {

@@ -267,7 +267,7 @@ fn what_exists_is_kept_unless_it_is_to_be_replaced() {
     // The output appears after the check.
     let staged = create(true).unwrap();
     fs::create_dir(&out).unwrap();
-    refused(staged.commit(), "only a file");
+    refused(staged.commit(), "which a file cannot replace");
     fs::remove_dir(&out).unwrap();
     let staged = create(false).unwrap();
     fs::write(&out, "precious").unwrap();
@@ -283,7 +283,7 @@ fn what_exists_is_kept_unless_it_is_to_be_replaced() {
 
     fs::remove_file(&out).unwrap();
     fs::create_dir(&out).unwrap();
-    refused(create(true), "only a file");
+    refused(create(true), "which a file cannot replace");
     refused(
         StagedSafetensors::create(Path::new(".."), base.tensors(), base.layout(), None, true),
         "no name",
@@ -298,7 +298,7 @@ fn a_directory_with_files_of_others_is_not_replaced() {
     let create = |replace| {
         StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), replace)
     };
-    refused(rewrite(&base, base.path(), true), "would remove");
+    refused(rewrite(&base, base.path(), true), "would be lost");
 
     let staged = create(false).unwrap();
     fs::create_dir(&out).unwrap();
@@ -324,7 +324,7 @@ fn a_directory_with_files_of_others_is_not_replaced() {
 
     fs::remove_dir_all(&out).unwrap();
     fs::write(&out, "").unwrap();
-    refused(create(true), "only a directory");
+    refused(create(true), "which a directory cannot replace");
 }
 
 #[test]

@@ -79,8 +79,8 @@ pub fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
 /// A new link, for people.
 pub fn describe(path: &Path, report: &DiffReport) -> String {
     format!(
-        "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} listed\n\
-         \x20 base   {}\n  target {}",
+        "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} \
+         listed\n\x20 base   {}\n  target {}",
         printable_path(path),
         grouped(report.bytes),
         percent(report.bytes, report.target_bytes),

@@ -191,7 +191,8 @@ fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
     lines.push(table(rows));
     lines.push(String::new());
     lines.push(
-        "coded: lanes that the link holds values of. A sparse coding holds those that change, a dense one all."
+        "coded: lanes whose values are in the link. A sparse coding holds the lanes that change, a \
+         dense one all lanes."
             .to_owned(),
     );
     lines.join("\n")

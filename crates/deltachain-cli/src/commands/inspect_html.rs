@@ -32,7 +32,7 @@ pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
     if bytes > MOST_BYTES {
         let limit = grouped(MOST_BYTES);
         let message = format!(
-            "a link of {} bytes does not fit into a page of at most {limit}",
+            "the link has {} bytes, but a page can hold at most {limit}",
             grouped(bytes)
         );
         return Err(Error::usage(message).in_file(&link.path));

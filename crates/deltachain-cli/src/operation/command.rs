@@ -210,7 +210,7 @@ pub(crate) fn run(
         if let Some(timeout) = timeout.filter(|timeout| began.elapsed() >= *timeout) {
             end(&mut running);
             let text = format!(
-                "it did not end within {} s and was ended",
+                "it did not end within {} s and was killed",
                 timeout.as_secs_f64()
             );
             return Ok(CommandResult::TimedOut(text));

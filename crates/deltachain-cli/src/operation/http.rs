@@ -172,7 +172,7 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
     }
     text.parse()
-        .map_err(|_| "an address is PORT or IP:PORT, such as 9464 or 0.0.0.0:9464".to_owned())
+        .map_err(|_| "an address must be PORT or IP:PORT, such as 9464 or 0.0.0.0:9464".to_owned())
 }
 
 #[cfg(test)]

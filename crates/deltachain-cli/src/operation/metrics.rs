@@ -46,18 +46,21 @@ numbers! {
     version: Number = "Version in the directory, -1 if none";
     head_version: Number = "Newest version seen in the chain, -1 if none";
     lag_versions: Number = "Versions behind the newest one seen";
-    newest_timestamp_seconds: Seconds = "When the directory was last seen to be at the newest version, 0 if never";
+    newest_timestamp_seconds: Seconds = "When the directory was last seen to be at the newest \
+                                         version, 0 if never";
     last_look_timestamp_seconds: Seconds = "When the chain was last polled";
-    last_success_timestamp_seconds: Seconds = "When the chain was last polled successfully, 0 if never";
+    last_success_timestamp_seconds: Seconds = "When the chain was last polled successfully, 0 if \
+                                               never";
     looks: Counter = "Polls of the chain";
     failures: Family<Label, Counter> = "Failed polls, by class of error";
     switches: Counter = "Switches to another version";
     proof: Family<Label, Number> =
-        "1 for how far the version is proven: hashed, as the files of a directory are when they are built";
+        "1 for the proof of the version: hashed, since the files of a directory are hashed when \
+         they are built";
     unsigned: Number = "1 if the version is not known to be signed by the trusted keys";
     rollbacks: Counter = "Rollbacks: switches to a lower version";
     store_bytes: Family<Label, Counter> =
-        "Bytes that came from a store: the chain's own, or a copy";
+        "Bytes received from a store: the chain's own, or a copy";
     store_failures: Family<Label, Counter> = "Requests to a store that failed";
     store_missing_files: Family<Label, Counter> = "Files that a copy did not have";
     store_damaged: Family<Label, Number> = "1 if a copy had a file with wrong bytes";
@@ -75,7 +78,7 @@ numbers! {
     ready: Number = "1 if all servers are ready for requests, as GET /ready says";
     server_ready: Family<Label, Number> = "1 if a server is ready for requests";
     server_newest_timestamp_seconds: Family<Label, Seconds> =
-        "When the version of a server was last seen to be the newest, 0 if never or not known";
+        "When the version of a server was last seen to be the newest, 0 if never or unknown";
 }
 
 /// Numbers about following.

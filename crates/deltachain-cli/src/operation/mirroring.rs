@@ -61,7 +61,7 @@ impl MirrorStatus {
         registry.register("head_version", help, self.head_version.clone());
         let help = "Newest version of the copy, -1 if none";
         registry.register("version", help, self.version.clone());
-        let help = "Versions that the copy lacks";
+        let help = "Versions that are missing in the copy";
         registry.register("lag_versions", help, self.lag_versions.clone());
         let help = "Rounds of copying";
         registry.register("rounds", help, self.rounds.clone());
@@ -72,7 +72,7 @@ impl MirrorStatus {
         registry.register("last_success_timestamp_seconds", help, last_success);
         let help = "Bytes of files that were copied";
         registry.register("copied_bytes", help, self.copied_bytes.clone());
-        let help = "Faults of the source or the copy that are known";
+        let help = "Known faults of the source or the copy";
         registry.register("problems", help, self.problems.clone());
         registry
     }

@@ -94,7 +94,7 @@ fn files_that_differ_are_named() {
     let ran = folder.run(&["diff", "base", "target", "-o", "link.dcf", "--force"]);
     assert!(
         ran.stderr
-            .contains("not the same in base and target: config.json, gone.py, merges.txt"),
+            .contains("although they differ in base and target: config.json, gone.py, merges.txt"),
         "{ran:?}"
     );
 }

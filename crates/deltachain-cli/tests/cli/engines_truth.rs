@@ -856,7 +856,7 @@ fn people_read_what_a_server_holds() {
     let head = format!("server    {}: ", server.url);
     assert_eq!(
         line("server"),
-        format!("{head}no version known; paused, and may hold parts of two versions")
+        format!("{head}version unknown; paused, and may hold parts of two versions")
     );
     once(&folder, "vllm", &server).good();
     let name = name(0, &status(&folder).1["state"]);

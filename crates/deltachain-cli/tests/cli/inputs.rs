@@ -53,7 +53,7 @@ fn folders_that_are_no_model_are_refused_by_name() {
     no_model(
         &folder,
         "followed",
-        "a directory that a subscriber keeps, not a model: give its folder \"current\"",
+        "the directory of a follower, not a model: give its folder \"current\"",
     );
     folder.run(&["digest", "followed/current"]).good();
     folder.write("some chain/a.safetensors", &weights);
@@ -87,7 +87,7 @@ fn folders_that_are_no_model_are_refused_by_name() {
     no_model(
         &folder,
         "runs",
-        "\"global_step_10/hf/\" and \"global_step_20/hf/\" hold a model each",
+        "\"global_step_10/hf/\" and \"global_step_20/hf/\" each hold a model",
     );
     // A pipeline's index says how its folders belong together.
     folder.write("runs/model_index.json", "{}");
@@ -165,7 +165,7 @@ fn a_chain_is_not_begun_in_a_followers_directory() {
         error["message"]
             .as_str()
             .unwrap()
-            .contains("kept by a subscriber"),
+            .contains("managed by a follower"),
         "{error}"
     );
     folder.refused(&["publish", "followed", "good"], "CHAIN", Some("R-CHN-01"));
@@ -350,9 +350,9 @@ fn a_state_that_is_cut_while_it_is_read_is_refused() {
         }
         file.set_len(1000).unwrap();
         let ran = Ran::of(child.wait_with_output().unwrap());
-        let has_changed = ran.stderr.contains("has changed while it was read");
+        let has_changed = ran.stderr.contains("changed while it was being read");
         // The file was cut before its header was compared with its length.
-        let is_short = ran.stderr.contains("its header calls for");
+        let is_short = ran.stderr.contains("its header describes");
         assert!(
             (ran.code == Some(1) && has_changed || ran.code == Some(2) && is_short)
                 && ran.stderr.contains("long"),
@@ -411,7 +411,7 @@ fn a_checkpoint_that_is_saved_again_is_not_published() {
         ..Ran::of(child.wait_with_output().unwrap())
     };
     assert!(
-        ran.code == Some(1) && ran.stderr.contains("has changed while it was read"),
+        ran.code == Some(1) && ran.stderr.contains("changed while it was being read"),
         "{ran:?}"
     );
     assert_eq!(folder.json(&["log", "some chain"]), before);

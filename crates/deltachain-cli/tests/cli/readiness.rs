@@ -491,7 +491,7 @@ fn a_version_of_another_chain_is_not_ready() {
     server.wait_for("/update_weights");
     assert_eq!(
         follow.reason(),
-        "its version 0@ffffffffffff is none that the directory has held"
+        "the directory never held its version, 0@ffffffffffff"
     );
     assert_eq!(ready_by_status(&folder, "0"), (Some(1), json!(false)));
 }
@@ -541,7 +541,7 @@ fn a_follower_that_is_killed_or_ends_makes_no_server_ready() {
     server.wait_for("/update_weights");
     assert_eq!(follow.answer().unwrap().0, 200);
     follow.process.terminate();
-    assert_eq!(follow.reason(), "nobody follows the chain");
+    assert_eq!(follow.reason(), "no follower is running");
     assert!(server.state().process.owner.is_some());
     let ready = follow.ready;
     server.restart();

@@ -137,7 +137,7 @@ fn run_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) -> 
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8(text).unwrap();
     assert!(
-        !text.contains("panic") && !text.contains("not foreseen"),
+        !text.contains("panic") && !text.contains("failed unexpectedly"),
         "{text}"
     );
     text

@@ -338,7 +338,7 @@ fn trust_that_does_not_fit_what_is_held_is_named() {
         ran.code == Some(1)
             && ran
                 .stdout
-                .contains("unhealthy: the version held is not known to be sign"),
+                .contains("unhealthy: the held version is not known to be sign"),
         "{ran:?}"
     );
     // The failure is recorded in `status.json`, which metrics and readiness show.
@@ -432,7 +432,7 @@ fn both_of_two_have_to_sign() {
     let held = run(&folder, &pull);
     assert!(
         held.stderr
-            .contains("1 of the trusted keys signed it, not 2")
+            .contains("1 of the trusted keys signed it, and the quorum is 2")
             && held.stdout.starts_with("version 0 is in"),
         "{held:?}"
     );
@@ -554,7 +554,7 @@ fn a_file_of_keys_that_is_missing_is_said_to_be() {
         ],
     );
     assert!(
-        ran.code == Some(2) && ran.stderr.contains("no public key"),
+        ran.code == Some(2) && ran.stderr.contains("not a public key"),
         "{ran:?}"
     );
 }

@@ -24,7 +24,7 @@ const LAYOUTS: &Choices<(Reader, Writer)> = &[
     ),
     (
         "slime",
-        "The directories of slime, miles, SGLang, Stitch and ModelExpress",
+        "Directories of slime, miles, SGLang, Stitch and ModelExpress",
         (Reader::Slime, XOR),
     ),
     (
@@ -34,7 +34,7 @@ const LAYOUTS: &Choices<(Reader, Writer)> = &[
     ),
     (
         "trl",
-        "The patches of TRL",
+        "Patches of TRL",
         (Reader::Trl, Writer::Trl(trl::Encoding::GapDelta)),
     ),
 ];

@@ -139,7 +139,7 @@ fn add_versions(
         && let Some(last) = versions.last()
     {
         output.remark(&format!(
-            "what was imported before the error is in the chain, up to version {}",
+            "the deltas before the error are in the chain, up to version {}",
             last.version
         ));
     }

@@ -132,7 +132,7 @@ pub(crate) fn time_limit(settings: &[(String, String)]) -> Result<Duration> {
     if seconds > 0.0 && seconds <= LONGEST_TIMEOUT {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        let text = format!("the setting {TIMEOUT:?} is a number of seconds, up to one day");
+        let text = format!("the setting {TIMEOUT:?} must be a number of seconds, up to one day");
         Err(Error::usage(text))
     }
 }
@@ -260,7 +260,7 @@ impl<C: Texts + Debug + Send + Sync + 'static> CredentialProvider for Limited<C>
             Ok(Ok(Ok(given))) => given,
             Ok(Ok(Err(error))) => return Err(self.failed(&error)),
             Ok(Err(_)) => {
-                return Err(self.refused(self.not_given(), "its answer makes no sense"));
+                return Err(self.refused(self.not_given(), "its answer has no usable credentials"));
             }
             Err(_) => return Err(self.too_late()),
         };

@@ -51,7 +51,10 @@ pub(crate) fn store_assets(
     let FoundFiles { taken, left } = candidates(state, &mut excluded)?;
     let unused = excluded.unused();
     if !unused.is_empty() {
-        observer.remark(&format!("no file is left out by {}", unused.join(", ")));
+        observer.remark(&format!(
+            "no file to leave out matches {}",
+            unused.join(", ")
+        ));
     }
     if !left.is_empty() {
         observer.remark(&format!("not published: {}", list(&left)));
@@ -121,7 +124,8 @@ fn check_forms<'a>(names: impl Iterator<Item = &'a String>) -> Result<()> {
         let other = forms.entry(form).or_insert_with(|| name.clone());
         if *other != name {
             return Err(Error::usage(format!(
-                "two names are {name:?}, in two forms of Unicode: rename or remove one of them"
+                "two files have the name {name:?}, in two forms of Unicode: rename or remove one \
+                 of them"
             )));
         }
     }

@@ -64,7 +64,8 @@ pub(crate) fn wait_for(lock: &File, directory: &Path, observer: &dyn Observer) -
         if waited > PATIENCE {
             let seconds = PATIENCE.as_secs();
             let text = format!(
-                "another process has locked this directory for more than {seconds} s, and may be stopped"
+                "another process has locked this directory for more than {seconds} s, and may be \
+                 suspended"
             );
             return Err(Error::in_use(text).in_file(directory));
         }

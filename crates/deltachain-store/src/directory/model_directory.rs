@@ -36,7 +36,7 @@ use crate::there::if_there;
 pub(crate) const CURRENT: &str = "current";
 pub(crate) const VERSIONS: &str = "versions";
 const REMOVE_CURRENT: &str =
-    "remove it: `pull` and `follow` make the link again, and need `current` for themselves";
+    "remove it: `pull` and `follow` recreate the link, and need the name `current` for it";
 const CACHE: &str = "cache";
 
 /// A directory that is locked for this process.
@@ -63,12 +63,12 @@ impl ModelDirectory {
         let lock = open_lock(&path.join(LOCK))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => {
-                Error::in_use("another process keeps a model in this directory").in_file(path)
+                Error::in_use("another process manages this directory").in_file(path)
             }
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
         })?;
         make_real_directory(&path.join(VERSIONS))?;
-        let failed = |error| Error::io("removing what is unfinished", error).in_file(path);
+        let failed = |error| Error::io("removing unfinished files", error).in_file(path);
         let foreign = unfinished::remove(path).map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
@@ -130,7 +130,7 @@ impl ModelDirectory {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for path in foreign {
             let text = format!(
-                "{:?} is kept: this program may not have made it",
+                "{:?} is kept, because deltachain may not have made it",
                 path.to_string_lossy()
             );
             if told.insert(path) {
@@ -159,10 +159,10 @@ impl ModelDirectory {
             .map(|name| versions.join(name))
             .find(is_free);
         let taken = || {
-            let text = "files of others are in the way of the new version, under all its names";
+            let text = "other files have all the names that the new version could have";
             Error::unusable(
                 text,
-                "move what this program has not made out of the directory",
+                "move the files that deltachain did not make out of the directory",
             )
         };
         let version = version.ok_or_else(|| taken().in_file(&versions))?;

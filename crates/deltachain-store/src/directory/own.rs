@@ -51,8 +51,8 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
             String::new()
         };
         let message = format!(
-            "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose an empty one. \
-             It contains {}{more}",
+            "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose \
+             an empty one. It contains {}{more}",
             shown.join(", ")
         );
         return Err(Error::usage(message).in_file(directory));
@@ -75,7 +75,8 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
 /// # Errors
 /// USAGE; IO if the working directory cannot be found out.
 pub(crate) fn check_outside(directory: &Path, chain: Option<&Path>) -> Result<()> {
-    let real = |path| resolved(path).map_err(|error| Error::io("looking at", error).in_file(path));
+    let real =
+        |path| resolved(path).map_err(|error| Error::io("resolving the path", error).in_file(path));
     let Some(chain) = chain else { return Ok(()) };
     if real(directory)?.starts_with(real(chain)?) {
         let text = format!(

@@ -59,7 +59,8 @@ impl TrustStatus {
         let (by, quorum) = (self.signed_by.len(), self.trust.quorum());
         let text = || {
             format!(
-                "the version held is not known to be signed by the trusted keys ({by} of {quorum} signatures)"
+                "the held version is not known to be signed by the trusted keys ({by} of {quorum} \
+                 signatures)"
             )
         };
         (by < quorum).then(text)
@@ -120,9 +121,9 @@ pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStat
 pub(crate) fn not_followed(directory: &Path) -> Error {
     let text = if directory.join("chain.json").is_file() {
         "this is a chain, which `deltachain log` shows, and not a directory that `pull` or \
-        `follow` keeps"
+         `follow` manages"
     } else {
-        "not a directory that `pull` or `follow` keeps"
+        "not a directory that `pull` or `follow` manages"
     };
     let error = Error::usage(text).in_file(directory);
     error.with_advice("give the directory of a follower")

@@ -119,7 +119,7 @@ impl TrustRecord {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| {
             let advice = "restore the file from a backup; --trust none, in Python \
-                forget_trust=True, forgets whom this directory trusts";
+                          forget_trust=True, forgets the trust of this directory";
             Error::unusable(
                 format!("the record of trust cannot be read: {error}"),
                 advice,

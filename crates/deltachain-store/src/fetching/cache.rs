@@ -38,7 +38,7 @@ impl Cache {
     /// unfinished files.
     pub(crate) fn open(directory: PathBuf, limit: u64) -> Result<Self> {
         make_real_directory(&directory)?;
-        let failed = |error| Error::io("removing what is unfinished", error).in_file(&directory);
+        let failed = |error| Error::io("removing unfinished files", error).in_file(&directory);
         unfinished::remove(&directory).map_err(failed)?;
         Ok(Self { directory, limit })
     }

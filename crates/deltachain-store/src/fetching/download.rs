@@ -174,11 +174,11 @@ impl<'a> Download<'a> {
         self.wait_for_end()?;
         let end = self.thread.join();
         let end =
-            end.ok_or_else(|| Error::usage("the download was asked for its verdict before"))?;
+            end.ok_or_else(|| Error::usage("the result of the download was requested twice"))?;
         let failed = |_| {
             Error::io(
                 "downloading",
-                io::Error::other("the thread that downloads has failed"),
+                io::Error::other("the download thread failed"),
             )
         };
         let (when, result) = end.map_err(failed)?;

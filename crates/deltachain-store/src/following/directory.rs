@@ -296,7 +296,8 @@ impl Directory {
             Err(error) => {
                 let version = held.version;
                 observer.remark(&format!(
-                    "version {version} in the directory is unusable and will be recreated: {error:#}"
+                    "version {version} in the directory is unusable and will be recreated: \
+                     {error:#}"
                 ));
                 self.files = FilesState::Useless;
                 Ok(None)

@@ -90,7 +90,9 @@ impl FollowerOptions {
     ) -> Result<(ChainReader, Option<Scratch>)> {
         let selection = Selection::new(self.shards.take(), self.tensors.take())?;
         if selection.is_none() {
-            return Err(Error::usage("no tensor is selected"));
+            return Err(Error::usage(
+                "no tensor is selected: give at least one pattern",
+            ));
         }
         let (cache, scratch) = match self.cache.take() {
             Some(cache) => {

@@ -457,7 +457,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     pub fn finish(&mut self, prepared: &PreparedVersion<InPlace<M>>) -> Result<SwitchReport<()>> {
         self.place.check_epoch(prepared)?;
         if !self.is_torn() {
-            return Err(Error::usage("nobody has begun to load the version"));
+            return Err(Error::usage("loading of the version has not begun"));
         }
         if let Some(memory) = &mut self.place.memory {
             let tensors: Vec<TensorInfo> = prepared
@@ -567,7 +567,7 @@ type TakePiece<'a> = &'a mut (dyn FnMut(&[TensorInfo], (usize, u64), Vec<u8>) ->
 type ExpectedSums = Option<Vec<(usize, Vec<Sums>)>>;
 
 fn unknown() -> Error {
-    Error::usage("it is not known where the tensors are")
+    Error::usage("the places of the tensors are unknown")
 }
 
 impl<M: PlacedMemory> InPlace<M> {
@@ -643,8 +643,8 @@ impl<M: PlacedMemory> InPlace<M> {
             };
         }
         Err(Error::usage(format!(
-            "the caller-provided memory does not have the tensors of version {}, by name, dtype and length; it cannot \
-             be resized",
+            "the caller-provided memory does not have the tensors of version {}, by name, dtype \
+             and length; it cannot be resized",
             prepared.held.version
         )))
     }
@@ -698,10 +698,8 @@ impl<M: PlacedMemory> InPlace<M> {
         let mut all = Vec::new();
         for (shard, sums) in held.shards.iter().zip(&held.sums) {
             let Some(known) = sums_of_taken(&reader.selection, &shard.table, sums) else {
-                let unknown = Error::refused(
-                    ErrorClass::Unsupported,
-                    "the sums of a tensor are not known",
-                );
+                let unknown =
+                    Error::refused(ErrorClass::Unsupported, "the sums of a tensor are unknown");
                 return memory.state().map_or(Err(unknown), |_| Ok(None));
             };
             let taken = shard
@@ -724,7 +722,10 @@ impl<M: PlacedMemory> InPlace<M> {
         };
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let state = memory.state().ok_or_else(|| {
-            Error::usage("no process can read all of the tensors, so they cannot be hashed: compare their sums")
+            Error::usage(
+                "no process can read all of the tensors, so they cannot be hashed: compare their \
+                 sums",
+            )
         })?;
         let hashing = InPhase::begin(observer, Phase::Hash, total_bytes(state.tensors()));
         let selection = &reader.selection;

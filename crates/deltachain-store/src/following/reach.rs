@@ -638,7 +638,7 @@ impl ChainReader {
                 to.shards(plan, &self.selection)
             }
             Some(_) => Err(Error::usage(
-                "the plan starts from another version than the held one",
+                "the plan does not start from the held version",
             )),
         }
     }

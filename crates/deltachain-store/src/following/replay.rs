@@ -187,7 +187,7 @@ impl PlanReplay<'_> {
         };
         if union.is_empty() && self.selection.patterns.is_some() && !self.selection.is_none() {
             return Err(Error::usage(format!(
-                "version {} has none of the selected tensors",
+                "version {} has none of the selected tensors: check the patterns",
                 self.plan.version
             ))
             .into());

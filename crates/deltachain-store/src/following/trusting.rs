@@ -57,8 +57,8 @@ impl FollowerTrust {
             return match before {
                 None => Ok(None),
                 Some(_) => Err(Error::usage(
-                    "only versions that trusted keys have signed were taken so far, and no keys \
-                    were given",
+                    "so far, this directory accepted only versions signed by trusted keys, and no \
+                     keys are given now",
                 )
                 .with_advice(
                     "give the keys: --trust, in Python trust=; --trust none, or \

@@ -152,7 +152,7 @@ pub fn compact(
         // like this.
         late = Some(came_late(document));
     }
-    Err(late.unwrap_or_else(|| Error::usage("no routes have been made")))
+    Err(late.unwrap_or_else(|| Error::usage("no routes were made")))
 }
 
 /// A route that has been made.
@@ -184,7 +184,8 @@ fn check_source(
     let shards = (source.commit.shards.len(), target.commit.shards.len());
     if shards.0 != shards.1 {
         return Err(Error::usage(format!(
-            "version {from} has {} shards, version {version} has {}: no link can lead from one to the other",
+            "version {from} has {} shards, version {version} has {}: no link can lead from one to \
+             the other",
             shards.0, shards.1
         )));
     }
@@ -305,8 +306,8 @@ fn put_in_force(
             return Ok((document.name(), is_in_time));
         }
     }
-    let text = "the name of the routes is taken each time: other processes change them without \
-        end, or the store does not list what it has";
+    let text = "each new name for the routes was taken: other processes keep changing the routes, \
+                or the store's list is incomplete";
     let error = io::Error::other(text);
     Err(Error::io("storing routes", error).in_file(store.to_string()))
 }

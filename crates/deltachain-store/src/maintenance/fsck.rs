@@ -202,8 +202,7 @@ fn signed_versions(notes: &BTreeMap<u64, Vec<Note>>, trust: Option<&Trust>) -> V
 }
 
 fn nothing_signed(store: &Store) -> Error {
-    let text =
-        "no version is signed by the trusted keys, so no follower that trusts them takes any";
+    let text = "no version is signed by the trusted keys, so followers that trust them accept none";
     Error::refused(ErrorClass::Chain, text)
         .with_advice("check the keys and the URL; `log` says who claims to have signed")
         .in_file(store.to_string())
@@ -229,15 +228,16 @@ fn hints<'a>(
             lost.push(base_lost(object.name, base));
         } else if let Some(version) = versions.get(&target) {
             hints.push(format!(
-                "{}: leads to version {version}, but no route names it: a compaction was interrupted, or a routes \
-                 document was lost",
+                "{}: leads to version {version}, but no route names it: a compaction was \
+                 interrupted, or a routes document was lost",
                 object.name
             ));
         } else if let Some((version, _)) =
             head.filter(|(_, entry)| entry.commit.shards.contains(&base))
         {
             hints.push(format!(
-                "{}: leads on from the head, version {version}: a publish was interrupted, or the next commit was lost",
+                "{}: starts from the head, version {version}: a publish was interrupted, or the \
+                 next commit was lost",
                 object.name
             ));
         }
@@ -266,8 +266,8 @@ fn hints_of_notes(
         {
             *found.entry(version).or_default() += 1;
         } else {
-            let text = "is a note on a commit that is not there: a publish is running or was interrupted, or another \
-                        writer was first";
+            let text = "is a note on a missing commit: a publish is running or was interrupted, or \
+                        another writer was first";
             hints.push(format!("{}: {text}", object.name));
         }
     }
@@ -276,7 +276,8 @@ fn hints_of_notes(
         if counting < found {
             let others = found - counting;
             hints.push(format!(
-                "version {version}: of {found} notes on its commit {others} have another form or are too many"
+                "version {version}: {others} of {found} notes on its commit are not in the \
+                 required form, or are too many"
             ));
         }
     }

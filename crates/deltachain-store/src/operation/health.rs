@@ -60,7 +60,7 @@ impl MaxLag {
             (Self::Versions(_), None, _) => {
                 Some("no poll of the chain has been recorded".to_owned())
             }
-            (Self::Time(_), _, None) => Some("it was never seen to be the newest".to_owned()),
+            (Self::Time(_), _, None) => Some("it was never seen as the newest".to_owned()),
         }
     }
 }
@@ -81,7 +81,7 @@ pub fn unready(
     } = server;
     let state = state.as_deref().unwrap_or_default();
     match version {
-        _ if !is_followed => Some("nobody follows the chain".to_owned()),
+        _ if !is_followed => Some("no follower is running".to_owned()),
         _ if *paused => Some("it is paused".to_owned()),
         _ if status.unsigned.is_some() => status.unsigned.clone(),
         None => Some("it does not answer with a version of the chain".to_owned()),
@@ -92,7 +92,7 @@ pub fn unready(
                 .any(|known| known.is(*version, state)) =>
         {
             Some(format!(
-                "its version {} is none that the directory has held",
+                "the directory never held its version, {}",
                 version_name(*version, state)
             ))
         }

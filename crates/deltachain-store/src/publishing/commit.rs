@@ -24,12 +24,13 @@ use crate::publishing::signing::{check_head, store_note};
 pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
     let first = parts
         .first()
-        .ok_or_else(|| Error::usage("there is no shard to commit"))?;
+        .ok_or_else(|| Error::usage("there are no shards to commit"))?;
     let of = first.of;
     let aim = |part: &ShardPart| (part.version, part.parent, part.of);
     if let Some(other) = parts.iter().find(|part| aim(part) != aim(first)) {
         return Err(Error::usage(format!(
-            "shard {} of {of} was made for version {} after {}, but shard {} of {} for version {} after {}",
+            "shard {} of {of} was made for version {} after {}, but shard {} of {} for version {} \
+             after {}",
             first.shard,
             first.version,
             first.parent,

@@ -290,7 +290,7 @@ impl Job<'_> {
             if let Some(link) = unchanged {
                 return Ok((vec![(bases.head, link)], true));
             }
-            let failed = |_| Err(Error::usage("a thread that stored a link has failed"));
+            let failed = |_| Err(Error::usage("a thread that stored a link failed"));
             let stored: Result<_> = uploads
                 .into_iter()
                 .map(|upload| upload.join().unwrap_or_else(failed))
@@ -440,9 +440,8 @@ impl Job<'_> {
             counting.check()?;
         } else if let Some(found) = counting.new_since(base.map(|base| base.state))? {
             self.observer.remark(&format!(
-                "values are not finite (NaN or infinite), as they were not before: {found}. They \
-                 are published; --refuse-nonfinite (in Python Guard(refuse_nonfinite=True)) \
-                 refuses them"
+                "new values are not finite (NaN or infinite): {found}. They are published; \
+                 --refuse-nonfinite (in Python Guard(refuse_nonfinite=True)) refuses them"
             ));
         }
         Ok(link)
@@ -493,7 +492,7 @@ impl Job<'_> {
 
     fn part(&self, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {
         let Some((_, first)) = links.first() else {
-            return Err(Error::usage("no link has been made"));
+            return Err(Error::usage("no link was made"));
         };
         // All links must lead to one state; otherwise another process writes to its files.
         if links
@@ -573,8 +572,8 @@ pub(crate) fn remark_other_names(own: &[TensorInfo], head: &[TensorInfo], observ
         return;
     }
     observer.remark(
-        "no tensor of the model has a name that the newest version has: check that it belongs to \
-         this chain",
+        "the model and the newest version have no tensor name in common: check that the model \
+         belongs to this chain",
     );
 }
 

@@ -270,8 +270,8 @@ pub(crate) fn tensors_of_shards(
 /// Says what to do about a directory that does not go with the chain.
 fn advise(directory: &Path, held: u64, observer: &dyn Observer) {
     observer.remark(&format!(
-        "{:?} holds version {held} of another chain, or one that this chain no longer has. If the chain is right as \
-         it is, use an empty directory in its place",
+        "{:?} holds version {held} of another chain, or one that this chain no longer has. If the \
+         chain is right, use an empty directory instead",
         directory.to_string_lossy()
     ));
 }

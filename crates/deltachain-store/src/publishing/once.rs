@@ -69,7 +69,8 @@ pub(crate) fn skipped_step(
     let integer = |text: &str| text.parse::<i128>().ok();
     let own = integer(text).ok_or_else(|| {
         Error::usage(format!(
-            "the metadata entry {name:?} must be an integer to be compared with the head's, not {text:?}"
+            "the metadata entry {name:?} must be an integer to be compared with the head's, not \
+             {text:?}"
         ))
     })?;
     let Some(newest) = newest.and_then(|newest| newest.get(name)) else {

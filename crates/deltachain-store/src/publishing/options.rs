@@ -101,8 +101,8 @@ impl PublishOptions {
             return Ok(());
         }
         Err(Error::usage(
-            "the version has no tensors, so all readers would empty their models: nothing was published; if that is \
-             wanted, allow an empty version",
+            "the version has no tensors, so all readers would empty their models: nothing was \
+             published; if that is wanted, allow an empty version",
         ))
     }
 }

@@ -93,8 +93,9 @@ impl Publisher {
         Excluded::new(&options.exclude)?;
         if options.unsigned && !options.sign.is_empty() {
             return Err(Error::usage(
-                "there is a key to sign with (--sign-key, DELTACHAIN_SIGNING_KEY; in Python \
-                 sign_key=), and versions are to be unsigned: leave one of the two out",
+                "a key to sign with is given (--sign-key, DELTACHAIN_SIGNING_KEY; in Python \
+                 sign_key=), and so is --unsigned (in Python unsigned=True): leave one of the two \
+                 out",
             ));
         }
         let chain = store.get(ObjectName::Chain)?;
@@ -508,10 +509,10 @@ impl Publisher {
         let chain = Digest::of_bytes(&self.chain);
         if has_note(&self.store, chain, head.version, commit)? {
             return Err(Error::usage(format!(
-                "version {} is signed, and there is no key to sign the next one with, so followers \
-                 with trust would stop there: give the key (--sign-key, DELTACHAIN_SIGNING_KEY; in \
-                 Python sign_key=), or go on without signatures (--unsigned; in Python \
-                 unsigned=True). Nothing was published",
+                "version {} is signed, and no key is given to sign the next one, so followers with \
+                 trust would stop there: give the key (--sign-key, DELTACHAIN_SIGNING_KEY; in \
+                 Python sign_key=), or publish without signatures from now on (--unsigned; in \
+                 Python unsigned=True). Nothing was published",
                 head.version
             )));
         }

@@ -33,7 +33,8 @@ pub(crate) fn trust_of(options: &PublishOptions, chain: Digest) -> Result<Option
         .find(|key| trust.keys_of(chain).all(|trusted| trusted != *key))
     {
         return Err(Error::usage(format!(
-            "the publisher signs with the key {key}, which is not among those it trusts for this chain"
+            "the publisher signs with the key {key}, which is not among the keys that it trusts \
+             for this chain"
         )));
     }
     Ok(Some(trust.clone()))

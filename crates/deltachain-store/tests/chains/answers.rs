@@ -343,7 +343,7 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
             ((403, "AccessDenied"), "the store refuses these credentials"),
             (
                 (403, "RequestTimeTooSkewed"),
-                "this machine's clock is not the store's",
+                "this machine's clock differs from the store's",
             ),
             ((301, "PermanentRedirect"), "its region is eu-west-3"),
             ((501, "NotImplemented"), "this store "),

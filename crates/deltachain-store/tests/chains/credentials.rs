@@ -400,12 +400,12 @@ fn half_of_the_credentials_is_named() {
         (
             "aws_access_key_id",
             "k",
-            "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not",
+            "AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not",
         ),
         (
             "aws_secret_access_key",
             "hidden",
-            "AWS_SECRET_ACCESS_KEY is set, and AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY is set, but AWS_ACCESS_KEY_ID",
         ),
         // A value is validated before another one is reported missing.
         (

@@ -345,7 +345,7 @@ fn checkpoints_and_chains_beside_the_model_are_not_published() {
         "checkpoint-100 (a trainer's checkpoint)",
         ".git (hidden)",
         "store (a chain)",
-        "follower (a directory that a subscriber keeps)",
+        "follower (the directory of a follower)",
     ] {
         assert!(told.contains(left), "{left}: {told}");
     }

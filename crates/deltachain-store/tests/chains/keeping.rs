@@ -66,7 +66,10 @@ impl Observer for Downloads {
 
     fn remark(&self, text: &str) {
         // A rival has published another model.
-        assert!(text.starts_with("no tensor of the model"), "{text}");
+        assert!(
+            text.starts_with("the model and the newest version have no tensor name"),
+            "{text}"
+        );
     }
 }
 

@@ -109,11 +109,7 @@ fn a_list_that_goes_on_and_on_is_an_error_in_words() {
         "az://bucket/chain",
     ] {
         for (way, most, said) in [
-            (
-                Way::SameToken,
-                3,
-                "page 3 is one that has been listed before",
-            ),
+            (Way::SameToken, 3, "page 3 was listed before"),
             (Way::EmptyPages, 1001, "1000 pages have 0 names"),
             (Way::SameNames, 1001, "1000 pages have 1 names"),
             (Way::FewNames, 1120, "names"),

@@ -517,7 +517,7 @@ fn what_lost_documents_leave_behind_is_told() {
     chain.store.delete(&[lost]).unwrap();
     let hints = check(&chain.store, None).hints;
     assert!(
-        hints.len() == 1 && hints[0].contains("leads on from the head, version 3"),
+        hints.len() == 1 && hints[0].contains("starts from the head, version 3"),
         "{hints:?}"
     );
     assert!(chain.store.put_if_absent(lost, &commit).unwrap());

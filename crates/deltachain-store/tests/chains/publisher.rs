@@ -1221,8 +1221,8 @@ fn another_model_and_the_first_values_that_are_not_finite_are_told() {
             .unwrap();
         state
     };
-    let names = "no tensor of the model has a name";
-    let nonfinite = r#"before: "b" (1)"#;
+    let names = "have no tensor name in common";
+    let nonfinite = r#"new values are not finite (NaN or infinite): "b" (1)"#;
     let steps = [
         (model("a", &[1.0, 2.0]), &[][..]),
         (model("a", &[1.0, 3.0]), &[]),

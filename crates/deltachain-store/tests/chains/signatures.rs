@@ -533,7 +533,7 @@ fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
     let mut follower = chain.follower();
     keeps(&mut follower, 3, "R-CHN-14");
     let problem =
-        "the version held is not known to be signed by the trusted keys (0 of 1 signatures)";
+        "the held version is not known to be signed by the trusted keys (0 of 1 signatures)";
     assert_eq!(
         (health().healthy, health().problems),
         (false, vec![problem.to_owned()])
@@ -625,7 +625,7 @@ fn a_quorum_is_made_up_later() {
     }
     assert_eq!(
         notes.remarks(),
-        ["version 0 exists, but 1 of the trusted keys signed it, not 2"]
+        ["version 0 exists, but 1 of the trusted keys signed it, and the quorum is 2"]
     );
     let commit = chain.commit(0);
     let error = sign(&chain.store, 0, Digest([7; 32]), &[key("b")]).unwrap_err();

@@ -518,7 +518,7 @@ impl<'a> Operation<'a> {
             }
             AttemptResult::Unchecked(why) => {
                 format!(
-                    "version {version} goes to {} unchecked: {why}",
+                    "version {version} is sent to {} unchecked: {why}",
                     printable(server)
                 )
             }
@@ -647,7 +647,7 @@ fn describe_with_lag(directory: &Path, switched: &SwitchReport) -> String {
     let lag = switched.lag.unwrap_or_default();
     let behind = match (lag.versions, lag.seconds) {
         (0, Some(seconds)) => {
-            format!("none: it is the newest, taken {seconds:.1} s after its commit")
+            format!("none: it is the newest, built {seconds:.1} s after its commit")
         }
         (0, None) => "none: it is the newest".to_owned(),
         (versions, _) => format!("{versions} behind the newest"),

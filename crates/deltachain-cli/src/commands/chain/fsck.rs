@@ -22,12 +22,13 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     let store = args.chain.open()?;
     if let Some(directory) = followed_directory(&store) {
         if args.deep {
-            let text = "--deep is for chains; of this directory all files are read anyway";
+            let text = "--deep is for chains; of the directory of a follower, all files are read \
+                        anyway: leave it out";
             return Err(Error::usage(text).in_file(directory));
         }
         if !args.trust.trust.is_empty() {
-            let text =
-                "--trust is for chains; `status` says who signed the version of this directory";
+            let text = "--trust is for chains; of the directory of a follower, `status` says who \
+                        signed its version";
             return Err(Error::usage(text).in_file(directory));
         }
         let found = watched(output, |watcher| check_directory(&directory, watcher))?;

@@ -110,7 +110,7 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
     if !published.is_new {
         let why = match &published.skipped {
             Some(skipped) => printable(&skipped.to_string()),
-            None => "it is this state already".to_owned(),
+            None => "it already has this state".to_owned(),
         };
         return format!(
             "version {version} of {} stays the newest, and nothing was published: {why}",

@@ -15,7 +15,7 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
     let signers = args.sign.signers()?;
     if signers.is_empty() {
         return Err(Error::usage(format!(
-            "there is no key to sign with: give --sign-key, or {VARIABLE}"
+            "no key to sign with is given: give --sign-key, or set {VARIABLE}"
         )));
     }
     let store = args.chain.open()?;
@@ -65,7 +65,10 @@ impl Signature {
         }
         lines.extend(by.iter().map(|key| format!("  by      {}", printable(key))));
         lines.extend(taken.iter().map(|own| {
-            format!("  taken   {own}: by something else, so readers without lists do not find it")
+            format!(
+                "  taken   {own}: another object has this name, so readers that cannot list do not \
+                 find the signature"
+            )
         }));
         lines.join("\n")
     }
@@ -95,7 +98,8 @@ fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
     let entry = deltachain_store::show(store, args.version, None)?;
     let Some(commit) = args.commit else {
         let text = format!(
-            "version {} has the commit {commit}: look at it (`deltachain show`), and sign it with --commit {commit}",
+            "version {} has the commit {commit}: check it (`deltachain show`), and sign it with \
+             --commit {commit}",
             entry.version,
             commit = entry.commit,
         );
@@ -110,7 +114,7 @@ fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
         .find(|entry| entry.commit == commit);
     let Some(found) = found else {
         return Err(Error::usage(format!(
-            "no version has the commit {commit}; nothing has been signed"
+            "no version has the commit {commit}; nothing was signed"
         )));
     };
     Ok((found, commit))

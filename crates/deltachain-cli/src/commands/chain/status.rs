@@ -87,7 +87,7 @@ fn add_signatures(health: &Health, lines: &mut Vec<String>) {
             .collect::<Vec<_>>()
             .join(", ");
         let by = if names.is_empty() {
-            "not known".to_owned()
+            "no known key".to_owned()
         } else {
             printable(&names)
         };
@@ -124,7 +124,7 @@ fn add_lag(health: &Health, lines: &mut Vec<String>) {
 fn add_last_poll(health: &Health, lines: &mut Vec<String>) {
     if let Some(time) = health.last_success {
         lines.push(format!(
-            "looked    {time}, {} ago",
+            "polled    {time}, {} ago",
             short(time.age().as_secs_f64())
         ));
     }
@@ -189,7 +189,7 @@ fn store_as_text(store: &StoreRecord) -> String {
         store.failures
     );
     if store.missing > 0 {
-        let _ = write!(text, ", {} files not there", store.missing);
+        let _ = write!(text, ", {} files missing", store.missing);
     }
     if let Some(Failure { time, message, .. }) = &store.last_failure {
         let _ = write!(text, "\n          failed {time}: {}", printable(message));
@@ -220,7 +220,7 @@ fn server_as_text(server: &ServerRecord) -> String {
     } = server;
     let name = version.map(|version| version_name(version, state.as_deref().unwrap_or_default()));
     let has = name.map_or_else(
-        || "no version known".to_owned(),
+        || "version unknown".to_owned(),
         |name| format!("version {name}"),
     );
     let since = match (version, since) {

@@ -414,7 +414,7 @@ fn sizes_above(listed: &Listed, from: u64) -> BTreeMap<ObjectName, u64> {
 
 /// The error if a copy that was whole has no chain document any more.
 fn gone(destination: &Store) -> Error {
-    let text = "the copy was here a moment ago, and its chain.json is gone: was its disk \
-                unmounted, or the copy deleted? Start mirror again to begin a new copy";
+    let text = "chain.json of the copy was here a moment ago, and is missing now: its disk was \
+                unmounted, or the copy was deleted. Start mirror again to begin a new copy";
     Error::refused(ErrorClass::Chain, text).in_file(destination.to_string())
 }

@@ -223,7 +223,7 @@ impl<'a> Writing<'a> {
         if !may_be_copied(name, &content) {
             self.report.problems.push(at_odds(
                 name,
-                "this is no document of a chain: it is not copied. Delete it in the source",
+                "this is not a document of a chain, so it is not copied: delete it in the source",
             ));
             return Ok(());
         }
@@ -260,9 +260,8 @@ impl<'a> Writing<'a> {
             ObjectName::Commit(version) if is_better => differs(version),
             _ if is_better => at_odds(
                 name,
-                "the destination has another content than the source, and both can be read: find \
-                 out which of them is damaged or was written by another program, delete it there \
-                 and mirror again",
+                "source and destination differ here, and both can be read: find out which of them \
+                 is damaged or was written by another program, delete it there, and mirror again",
             ),
             _ if is_good => at_odds(
                 name,

@@ -169,8 +169,8 @@ impl Publisher {
         match tensors_of_shards(&self.store, version, scratch, limits, observer) {
             Err(error) if error.rule().is_some() => {
                 observer.remark(&format!(
-                    "it cannot be read which shard of version {version} has which tensor, so no \
-                     link is made from it: {error}"
+                    "cannot read which tensors the shards of version {version} have, so no link is \
+                     made from it: {error}"
                 ));
                 Ok(DividedHead::new(Vec::new(), HeadState::Nothing, scratch))
             }

@@ -149,7 +149,10 @@ fn without_tensors_only_indexes_are_fetched() {
     let error = Follower::in_memory(chain.store.clone(), options(&[])).unwrap_err();
     assert_eq!(
         (error.class(), error.message()),
-        (ErrorClass::Usage, "no tensor is selected")
+        (
+            ErrorClass::Usage,
+            "no tensor is selected: give at least one pattern"
+        )
     );
 }
 
@@ -164,7 +167,7 @@ fn a_version_without_any_of_them_is_refused() {
         (error.class(), error.message()),
         (
             ErrorClass::Usage,
-            "version 2 has none of the selected tensors"
+            "version 2 has none of the selected tensors: check the patterns"
         )
     );
     assert_eq!(shown(folder.path()), part(&chain, 1, &["c"]));
