@@ -446,7 +446,6 @@ async fn no_more_bytes_per_second_than_are_allowed() {
     })
     .await;
     let got = got.unwrap();
-    let time = time;
     assert_eq!(got.iter().map(Bytes::len).sum::<usize>(), 20_000);
     assert_eq!(time.as_secs(), 20);
     // What goes is counted with what comes.
