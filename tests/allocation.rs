@@ -141,7 +141,8 @@ fn damaged_files_cannot() {
         }
     }
     println!(
-        "peak {worst} bytes, bound {bound}; {refused} files refused, {beyond_checksums} of them behind good checksums"
+        "peak {worst} bytes, bound {bound}; {refused} files refused, {beyond_checksums} of them \
+         behind good checksums"
     );
     assert!(
         refused > 1000 && beyond_checksums > 1000,

@@ -5,7 +5,8 @@
 #![allow(
     clippy::needless_pass_by_value,
     clippy::unused_self,
-    reason = "what Python calls takes values of its own, and gives every argument of the Python side its place"
+    reason = "what Python calls takes values of its own, and gives every argument of the Python \
+              side its place"
 )]
 
 #[cfg(target_os = "linux")]

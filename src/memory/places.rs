@@ -552,7 +552,8 @@ fn ties_of(tensors: &[TensorInfo], parts: &[Vec<TensorPart>]) -> Result<Vec<Opti
             && are_same(own, &parts[other]);
         if !is_tied {
             let text = format!(
-                "the tensor shares memory with {:?}, but they are not the same part of tensors of one dtype and shape",
+                "the tensor shares memory with {:?}, but they are not the same part of tensors of \
+                 one dtype and shape",
                 tensors[other].name()
             );
             return Err(Error::usage(text).of_tensor(tensors[number].name()));

@@ -244,7 +244,8 @@ fn markdown(measured: &[Measured<'_>], spec: &Spec) -> String {
 fn summary(measured: &[Measured<'_>]) -> String {
     let sum = |number: &dyn Fn(&Measured<'_>) -> usize| measured.iter().map(number).sum::<usize>();
     format!(
-        "adequacy: {} rules; {} noticed when switched off, {} by class; of {} vectors {} notice, {} by class",
+        "adequacy: {} rules; {} noticed when switched off, {} by class; of {} vectors {} notice, \
+         {} by class",
         measured.len(),
         sum(&|rule| usize::from(rule.noticed > 0)),
         sum(&|rule| usize::from(rule.by_class > 0)),

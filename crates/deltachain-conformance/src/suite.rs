@@ -213,7 +213,14 @@ pub(crate) fn folder_of_vectors() -> Result<PathBuf> {
         .and_then(Path::parent)
         .map(Path::to_owned);
     let folders = here.ancestors().map(|folder| folder.join("conformance"));
-    bundle.into_iter().chain(folders).find(|folder| folder.join(INDEX).is_file()).ok_or_else(|| {
-        Problem::usage("there is no index.json beside this program, nor conformance/index.json here or above: name its folder with --vectors")
-    })
+    bundle
+        .into_iter()
+        .chain(folders)
+        .find(|folder| folder.join(INDEX).is_file())
+        .ok_or_else(|| {
+            Problem::usage(
+                "there is no index.json beside this program, nor conformance/index.json \
+                        here or above: name its folder with --vectors",
+            )
+        })
 }

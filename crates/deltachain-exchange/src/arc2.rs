@@ -56,7 +56,8 @@ pub(crate) fn apply(
     } else {
         "ARC 2, zstd"
     };
-    let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which detect damage but no attack";
+    let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which detect \
+                  damage but no attack";
     Ok(Import {
         format: format.to_owned(),
         version: None,
@@ -96,7 +97,8 @@ fn restore(envelope: &Envelope, info: &TensorInfo, bytes: &mut [u8]) -> Result<V
     let blob = envelope.blob(number)?;
     let version = if blob.starts_with(PICKLE_BEGIN) {
         return Err(unsupported(
-            "version 3 of ARC holds pickled data, which can run any program when it is read; use version 2",
+            "version 3 of ARC holds pickled data, which can run any program when it is read; use \
+             version 2",
         ));
     } else if blob.starts_with(&ZSTD_BEGIN) {
         let others = unzstd(&blob, bytes.len())?;

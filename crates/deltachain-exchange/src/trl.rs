@@ -135,7 +135,8 @@ pub(crate) fn apply(
             .to_owned(),
     ];
     if form == Form::First {
-        let remark = "the first form was made by comparing values: where only the sign of a zero changed, it is missing";
+        let remark = "the first form was made by comparing values: where only the sign of a zero \
+                      changed, it is missing";
         remarks.push(remark.to_owned());
     }
     let format = match form {

@@ -130,7 +130,8 @@ fn weights_beside_an_index_that_does_not_name_them_are_refused() {
     no_model(
         &folder,
         "saved again",
-        "\"model.safetensors\" lies beside \"model.safetensors.index.json\", which does not name it",
+        "\"model.safetensors\" lies beside \"model.safetensors.index.json\", which does not name \
+         it",
     );
 }
 

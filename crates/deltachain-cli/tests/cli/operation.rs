@@ -133,7 +133,8 @@ fn a_newer_version_is_noticed_while_a_command_fails() {
     folder.write("1.safetensors", bytes_file(&[("a", b"new")]));
     // For version 0 the command always fails.
     let command = format!(
-        "{NOTE}; test $DELTACHAIN_VERSION = 1 || {{ test -e done || {TOOL} publish chain 1.safetensors; touch done; exit 1; }}"
+        "{NOTE}; test $DELTACHAIN_VERSION = 1 || \
+         {{ test -e done || {TOOL} publish chain 1.safetensors; touch done; exit 1; }}"
     );
     folder
         .run(&[

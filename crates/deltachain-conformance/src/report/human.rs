@@ -132,7 +132,8 @@ fn remarks(report: &Report<'_>) -> String {
         return String::new();
     }
     format!(
-        "{other} answers have the right class but another rule id, {none} have the right class but no rule id\n"
+        "{other} answers have the right class but another rule id, {none} have the right class \
+         but no rule id\n"
     )
 }
 

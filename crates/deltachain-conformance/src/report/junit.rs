@@ -18,7 +18,8 @@ fn xml(report: &Report<'_>) -> String {
     let failures = counts.failed + counts.unexpected_passes;
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n\
-         <testsuite name=\"deltachain conformance\" tests=\"{}\" failures=\"{failures}\" errors=\"0\" skipped=\"{}\">\n",
+         <testsuite name=\"deltachain conformance\" tests=\"{}\" failures=\"{failures}\" \
+         errors=\"0\" skipped=\"{}\">\n",
         counts.cases,
         counts.skipped + counts.expected_failures
     );

@@ -18,11 +18,13 @@ fn refusal() -> Value {
 #[test]
 fn the_reference_passes_the_tiny_vectors() {
     let ran = Vectors::tiny().run(&reference(), &["--rules", "--require-complete"]);
-    let summary = "conformance with 1.0 and signatures, in-place, signatures-1.2, layouts: 2 vectors, 6 cases: 6 passed, \
+    let summary = "conformance with 1.0 and signatures, in-place, signatures-1.2, layouts: 2 \
+                   vectors, 6 cases: 6 passed, \
                    0 failed, 0 skipped; rules 1 of";
     assert!(ran.summary(0).starts_with(summary), "{ran:?}");
     let line = format!(
-        "\n| deltachain {} | 1.0 and signatures, in-place, signatures-1.2, layouts | check, apply, encode | 6 of 6 | 1 of ",
+        "\n| deltachain {} | 1.0 and signatures, in-place, signatures-1.2, layouts | check, \
+         apply, encode | 6 of 6 | 1 of ",
         env!("CARGO_PKG_VERSION")
     );
     assert!(ran.stdout.contains(&line), "{ran:?}");
@@ -117,7 +119,13 @@ fn links_in_place_are_asked_of_those_who_name_the_addition() {
     });
     vectors
         .run(&reference(), &["--rules", "--require-complete"])
-        .says(0, &["1.0 and signatures, in-place, signatures-1.2, layouts: 1 vectors, 2 cases: 2 passed"]);
+        .says(
+            0,
+            &[
+                "1.0 and signatures, in-place, signatures-1.2, layouts: 1 vectors, 2 cases: 2 \
+                    passed",
+            ],
+        );
     // A testee that does not know the addition.
     let mut hello =
         json!({ "testee": "x", "protocol": 2, "operations": ["sums", "in-place"], "without": [] });

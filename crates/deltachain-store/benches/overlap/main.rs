@@ -71,7 +71,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let both = follow(&store, &slow, &model, None)?;
         let ratio = both.as_secs_f64() / build.max(transfer).as_secs_f64();
         println!(
-            "{round}: {mebibytes} MiB, link {} bytes at {bytes_per_second} bytes/s: transfer {transfer:.2?}, build {build:.2?}, \
+            "{round}: {mebibytes} MiB, link {} bytes at {bytes_per_second} bytes/s: transfer \
+             {transfer:.2?}, build {build:.2?}, \
              together {both:.2?}, {ratio:.2} times the longer one",
             link.size
         );

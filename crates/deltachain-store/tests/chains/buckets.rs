@@ -184,7 +184,8 @@ fn a_failure_that_speaks_of_403_is_tried_again() {
         let body = "a proxy says: status code: 403 ";
         write!(
             stream,
-            "HTTP/1.1 500 Internal Server Error\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            "HTTP/1.1 500 Internal Server Error\r\nContent-Length: {}\r\nConnection: \
+             close\r\n\r\n{body}",
             body.len()
         )
     });
@@ -308,7 +309,8 @@ fn plain_front(server: &S3Server, elsewhere: &WebServer) -> SocketAddr {
                 .trim_start_matches('/');
             return write!(
                 stream,
-                "HTTP/1.1 307 Temporary Redirect\r\nLocation: {elsewhere}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                "HTTP/1.1 307 Temporary Redirect\r\nLocation: \
+                 {elsewhere}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             );
         }
         let mut behind = TcpStream::connect(inner)?;

@@ -174,7 +174,8 @@ fn publish_and_follow(store: &Store) {
     }
     let everything = replaying_everything(store);
     println!(
-        "{store}: {transferred:?} bytes from version 0, from version 7 and from nothing; {everything} without skips"
+        "{store}: {transferred:?} bytes from version 0, from version 7 and from nothing; \
+         {everything} without skips"
     );
     assert!(transferred[2] < everything && transferred[1] < everything);
     // Nothing is left to prepare.

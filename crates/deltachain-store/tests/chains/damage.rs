@@ -192,7 +192,8 @@ fn each_object_damaged_in_turn() {
         assert!(outcomes.contains_key(outcome), "{outcomes:?}");
     }
     println!(
-        "{objects} objects, each changed, cut short and removed, for readers of nothing and of version 4: {outcomes:?}"
+        "{objects} objects, each changed, cut short and removed, for readers of nothing and of \
+         version 4: {outcomes:?}"
     );
     assert_eq!(
         fsck(&store, &FsckOptions::default(), &())

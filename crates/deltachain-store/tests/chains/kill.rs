@@ -193,7 +193,8 @@ fn kill_again_and_again(
         );
     }
     println!(
-        "{test}, seed {seed}: {kills} kills in {runs} runs of up to {whole:?}; by versions done before: {stages:?}"
+        "{test}, seed {seed}: {kills} kills in {runs} runs of up to {whole:?}; by versions done \
+         before: {stages:?}"
     );
     // A last run succeeds as if nothing had happened.
     run(test, place.path(), None);
