@@ -35,8 +35,8 @@ impl Commit {
     }
 }
 
-/// The knowledge about the layout of one shard while the files of a path are applied (SPEC section
-/// 25.2). The default starts from nothing, and [`held`](Self::held) from a held version.
+/// The state of the proof of one shard's layout, while the files of a path are applied (SPEC
+/// section 25.2). The default starts from nothing, and [`held`](Self::held) from a held version.
 #[derive(Debug, Clone, Default)]
 pub struct LayoutProof {
     is_proven: bool,
