@@ -131,7 +131,7 @@ impl<S: Source> LinkReader<S> {
     }
 }
 
-/// The pieces of a tensor that have parts and hold some of the wanted lanes.
+/// The pieces of a tensor that have parts and hold some of these lanes.
 fn wanted(
     entry: usize,
     written: &WrittenTensor,

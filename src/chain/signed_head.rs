@@ -1,5 +1,5 @@
-//! The planner's part for readers with trust (SPEC section
-//! 23.3): which versions count as signed, and which of them is the head.
+//! The planner's part for readers with trust (SPEC section 23.3): which versions count as signed,
+//! and which of them is the head.
 
 use std::collections::BTreeMap;
 

@@ -29,7 +29,7 @@ pub(crate) fn thresholds(
     for part in parts {
         pool.add(part);
     }
-    // Levels of the exponents, and how many lanes are coded at each exponent.
+    // Levels of the exponents, and the number of lanes coded at each exponent.
     let coded = |part: &ExponentStatistics| {
         if dense {
             part.all.clone()

@@ -410,7 +410,7 @@ impl<L: Lane> Work for Sampler<'_, L> {
         }
         if let (Some(rates), Some(base)) = (rates, base.filter(|_| is_relative)) {
             // The exponents of all lanes are counted in every n-th block only: 2^16 lanes are
-            // enough. The distance is odd, for the same reason as the number of turns.
+            // enough.
             let stride = (target.len() >> 16 | 1).div_ceil(turns);
             let stretches = base
                 .chunks(STRETCH)

@@ -16,7 +16,7 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) seen: Option<(u64, Digest)>,
     /// Whether the head is wanted.
     pub(in crate::chain) of_head: bool,
-    /// The keys that signed the version wanted, once they are known.
+    /// The keys that signed the wanted version, once they are known.
     pub(in crate::chain) by: Option<Vec<VerifierKey>>,
     /// The head is below this version.
     pub(in crate::chain) below: u64,
