@@ -150,7 +150,8 @@ impl<L: Lane> LaneKind<L> {
         }
     }
 
-    /// The lane without its sign. It is ordered by the exponent field, which has its highest bits.
+    /// The lane without its sign. The exponent field is in its highest bits, so a larger exponent
+    /// gives a larger magnitude.
     #[inline]
     pub(crate) fn magnitude(&self, lane: L) -> L {
         lane & self.magnitude_mask
