@@ -1,4 +1,5 @@
-//! Making a link: the difference of two states, group by group of pieces (SPEC sections 6 to 8).
+//! Makes a link: the difference of two states, one group of pieces after another (SPEC sections 6
+//! to 8).
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -26,20 +27,20 @@ crate::setters! {
     pub struct DiffOptions<'a> {
         /// The profile: the smallest file, or a coding for readers that cannot read the whole base.
         pub profile: Profile = Profile::default(),
-        /// The base's digests, if they are known: a publisher has them from the report of the link
-        /// before this one. They save hashing the base. `None`: they are computed. If they are not
-        /// the base's, the link fits no state.
+        /// The base's digests, if they are known: a publisher has them from the report of the
+        /// previous link. Then the base need not be hashed. With `None`, they are computed. With
+        /// digests of another state, the link fits no state.
         pub base_digests: Option<&'a StateDigests> = None,
         /// Whether the link carries sums, so that readers can take it in place (SPEC section 24.3).
         pub sums: bool = false,
         /// Free text for people and tools: step number, run name.
         pub metadata: BTreeMap<String, String> = BTreeMap::new(),
-        /// Is told the bytes of base and target that have been dealt with.
+        /// Receives the number of bytes of base and target that have been processed.
         pub progress: &'a dyn Progress = &(),
     }
 }
 
-/// A report of what a link holds, in figures.
+/// Figures about the content of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiffReport {
@@ -49,18 +50,18 @@ pub struct DiffReport {
     pub target: StateDigests,
     /// Length of the link in bytes.
     pub bytes: u64,
-    /// Bytes of the target's tensors.
+    /// Total bytes of the target's tensors.
     pub target_bytes: u64,
-    /// Lanes of the target. A lane is an element, or a byte of a packed type.
+    /// Number of lanes of the target. A lane is an element, or a byte of a packed type.
     pub elements: u64,
-    /// Lanes of the target that differ from the base's, or are new.
+    /// Number of lanes of the target that differ from the base's, or are new.
     pub changed: u64,
-    /// Tensors that the link lists.
+    /// Number of tensors that the link lists.
     pub tensors: usize,
-    /// Whether all values in the link are absolute, so that it can be read without the base; not
-    /// only if that was asked for.
+    /// Whether all values in the link are absolute, so that it can be read without the base. This
+    /// may be so with any profile.
     pub is_direct: bool,
-    /// Whether the link sets and removes no tensor: all of its entries start from the base's.
+    /// True if the link neither adds nor removes tensors: all of its entries start from the base's.
     pub patches_alone: bool,
 }
 
@@ -72,14 +73,14 @@ struct PiecePair {
     base: Option<usize>,
 }
 
-/// Writes the link from `base` to `target`. Reads each state once, in pieces of 16 MiB; memory: per
-/// thread one group of pieces (32 MiB for both states) and what it compresses to. The same input
+/// Writes the link from `base` to `target`. Reads each state once, in pieces of 16 MiB; Memory per
+/// thread: one group of pieces (32 MiB for both states) and its compressed form. The same input
 /// gives the same bytes, whatever the number of threads.
 ///
 /// # Errors
 /// The errors of reading the states, of writing, and of `options.progress`; LIMIT if a state
-/// exceeds the format's maxima; USAGE if `options.base_digests` are not as many as the base's
-/// tensors, or if a state [has changed](State::check_unchanged) meanwhile.
+/// exceeds the format's maxima; USAGE if `options.base_digests` has another number of tensors than
+/// the base, or if a state [has changed](State::check_unchanged) meanwhile.
 pub fn diff(
     base: &dyn State,
     target: &dyn State,
@@ -162,7 +163,7 @@ fn known_digests(base: &dyn State, options: &DiffOptions<'_>) -> Result<Vec<Opti
     }
 }
 
-/// The pieces of a tensor of the target, with what they are compared with.
+/// The pieces of a tensor of the target, with the base's tensor that they are compared with.
 fn pieces_of(
     (tensor, draft): (usize, &Draft),
 ) -> impl Iterator<Item = (&TensorInfo, u64, PiecePair)> {
@@ -178,11 +179,11 @@ fn pieces_of(
     })
 }
 
-/// The segments of a link that have been encoded, and what is known of its tensors.
+/// The encoded segments of a link, and drafts of its entries.
 struct EncodedLink {
     drafts: Vec<Draft>,
     writer: LinkWriter,
-    /// Lanes that differ from the base's, or are new.
+    /// Number of lanes that differ from the base's, or are new.
     changed: u64,
 }
 
@@ -253,14 +254,14 @@ fn entries_of(
     entries
 }
 
-/// A tensor of the target on its way to its entry in the index.
+/// A draft of the index entry of a tensor of the target.
 struct Draft {
     /// The base's tensor that it is compared with.
     base: Option<usize>,
     written: WrittenTensor,
     sums: Vec<PieceSums>,
-    /// Digests of the pieces of the base's tensor, if they are asked for. Groups come in the order
-    /// of pieces.
+    /// Digests of the pieces of the base's tensor, unless the base's digests are known. Groups
+    /// arrive in the order of pieces.
     old: Vec<Digest>,
 }
 
@@ -292,17 +293,17 @@ impl Draft {
 
 /// Facts about a piece that has been encoded.
 struct PieceFacts {
-    /// Lanes that differ from the base's, or are new.
+    /// Number of lanes that differ from the base's, or are new.
     changed: u64,
     /// Digest in the target.
     new: Digest,
-    /// Digest in the base, if it is asked for and there is a base.
+    /// Digest in the base, if there is a base whose digests are not known.
     old: Option<Digest>,
-    /// Zero unless they are asked for.
+    /// Zero unless the link carries sums.
     sums: PieceSums,
 }
 
-/// Hashes a piece of the target, and takes its sums, while it is compared with the base's.
+/// Hashes a piece of the target, and computes its sums, while it is compared with the base's.
 struct PieceObserver<'a> {
     piece: &'a PieceInput<'a>,
     lane_bytes: usize,
@@ -312,10 +313,10 @@ struct PieceObserver<'a> {
     sums: Option<SumsSoFar>,
 }
 
-/// Sums of what has been seen of a piece.
+/// Sums of the stretches of a piece that have been shown.
 #[derive(Default)]
 struct SumsSoFar {
-    /// Lanes in which changes have been looked for, and bytes of which the sums have been taken.
+    /// Number of lanes that have been compared, and of bytes that have been summed.
     lanes: u32,
     bytes: u64,
     sums: PieceSums,
@@ -369,8 +370,7 @@ impl PieceSink for PieceObserver<'_> {
     }
 }
 
-/// Memory that a thread uses again for each group: fresh megabytes cost more, page by page, than
-/// the work on them.
+/// Memory that a thread reuses for each group: fresh pages would cost more than the work on them.
 #[derive(Default)]
 struct Context {
     compressor: Compressor,
@@ -379,7 +379,7 @@ struct Context {
     new: Vec<u8>,
 }
 
-/// The segments of a group, and what is known of its pieces.
+/// The segments of a group, and facts about its pieces.
 type EncodedGroup = (Vec<EncodedSegment>, Vec<PieceFacts>);
 
 fn encode_group(
@@ -445,7 +445,7 @@ struct PieceReader<'a> {
 }
 
 impl<'a> PieceReader<'a> {
-    /// For these ranges of tensors.
+    /// Prepares to read these ranges of tensors.
     fn of(
         state: &'a dyn State,
         ranges: impl Iterator<Item = (usize, Range<u64>)>,
@@ -462,7 +462,7 @@ impl<'a> PieceReader<'a> {
         })
     }
 
-    /// The next range.
+    /// Reads the next range.
     fn next(&mut self, tensor: usize, range: Range<u64>) -> Result<&'a [u8]> {
         if let Some(bytes) = self.state.bytes(tensor, range.clone()) {
             return Ok(bytes);
@@ -475,7 +475,8 @@ impl<'a> PieceReader<'a> {
     }
 }
 
-/// Digests of the base's tensors that were not compared: removed, retyped or resized ones.
+/// Computes the digests of the base's tensors that were not compared: removed, retyped or resized
+/// ones.
 fn fill_missing(
     base: &dyn State,
     known: Vec<Option<Digest>>,

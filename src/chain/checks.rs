@@ -7,7 +7,7 @@ use crate::format::Header;
 use crate::rules::{self, ensure};
 use crate::tensor::{Digest, StateDigests, TensorInfo};
 
-/// R-CHN-02, for the commit of a version.
+/// Checks R-CHN-02 for the commit of a version.
 pub(super) fn check_version(version: u64, commit: &Commit) -> Result<()> {
     ensure(commit.version == version, &rules::CHN_02, || {
         format!("the document says that it is of version {}", commit.version)
@@ -15,13 +15,13 @@ pub(super) fn check_version(version: u64, commit: &Commit) -> Result<()> {
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
-/// R-CHN-03.
+/// The error for a version without a commit (R-CHN-03).
 pub(super) fn no_commit(version: u64) -> Error {
     let message = format!("there is no commit of version {version}");
     Error::broken(&rules::CHN_03, message).in_file(ObjectName::Commit(version).to_string())
 }
 
-/// R-CHN-04. `before` is the digest of the document before.
+/// Checks R-CHN-04. `before` is the digest of the previous document.
 pub(super) fn check_parent(version: u64, commit: &Commit, before: Digest) -> Result<()> {
     ensure(commit.parent == before, &rules::CHN_04, || {
         format!(
@@ -32,8 +32,8 @@ pub(super) fn check_parent(version: u64, commit: &Commit, before: Digest) -> Res
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
-/// R-CHN-02 and R-CHN-06, for the routes document under this name; `commit` is the digest of the
-/// version's commit.
+/// Checks R-CHN-02 and R-CHN-06 for the routes document under this name. `commit` is the digest of
+/// the version's commit.
 pub(super) fn check_routes(
     name: ObjectName,
     document: &RoutesDocument,
@@ -48,7 +48,8 @@ pub(super) fn check_routes(
     })
 }
 
-/// R-CHN-07, for a route to this version, as far as the numbers of shards are known.
+/// Checks R-CHN-07 for a route to this version. Versions with an unknown number of shards are
+/// skipped.
 pub(super) fn check_files(
     version: u64,
     route: &Route,
@@ -67,8 +68,9 @@ pub(super) fn check_files(
     })
 }
 
-/// Checks that the shards held are the ones that the commit of the held version names. `of` is how
-/// many there are of that version; each that is held is given by its number and its state digest.
+/// Checks that the held shards are the ones that the commit of the held version names. `of` is the
+/// number of shards of the held version; `held` has the number and the state digest of each held
+/// shard.
 ///
 /// # Errors
 /// R-APP-01 (`WRONG_BASE`).
@@ -92,8 +94,8 @@ pub fn check_held(
     })
 }
 
-/// Checks that a link is made from this shard of the version that its route comes from, or from the
-/// empty state: what applying it would find out.
+/// Checks that the base of a link is `shard`: the shard of the version that its route starts from,
+/// or the empty state. Applying the link makes the same check.
 ///
 /// # Errors
 /// R-APP-01 (`WRONG_BASE`).
@@ -106,8 +108,8 @@ pub fn check_base(header: &Header, shard: Digest) -> Result<()> {
     })
 }
 
-/// Checks that a link leads to this shard of the version that its route leads to. Its place is
-/// between steps 6 and 7 of SPEC section 10.
+/// Checks that a link leads to `shard`, a shard of the version that its route leads to. The check
+/// belongs between steps 6 and 7 of SPEC section 10.
 ///
 /// # Errors
 /// R-CHN-11 (`STATE_MISMATCH`).
@@ -120,10 +122,10 @@ pub fn check_target(header: &Header, shard: Digest) -> Result<()> {
     })
 }
 
-/// The state digest of the union of shards, each given by its tensors and their digests.
+/// Computes the state digest of the union of shards, each given by its tensors and their digests.
 ///
 /// # Errors
-/// R-CHN-12 (`STATE_MISMATCH`) if two have a tensor of the same name.
+/// R-CHN-12 (`STATE_MISMATCH`) if two shards have a tensor of the same name.
 pub fn union_of<'a>(
     shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a StateDigests)>,
 ) -> Result<Digest> {
@@ -142,8 +144,8 @@ pub fn union_of<'a>(
     Ok(Digest::of_state(tensors.into_iter()))
 }
 
-/// Checks that the shards, each given by its tensors and their digests, are together the commit's
-/// state.
+/// Checks that the union of the shards, each given by its tensors and their digests, is the
+/// commit's state.
 ///
 /// # Errors
 /// R-CHN-12 (`STATE_MISMATCH`).

@@ -1,7 +1,7 @@
 //! A state being written as safetensors files, which become visible when they are complete.
 //!
-//! Everything is written to a temporary file or directory next to the place where it will be, and
-//! renamed when it is complete and on disk. A failure before that leaves everything unchanged.
+//! Everything is written to a temporary file or directory next to its final place, and renamed when
+//! it is complete and on disk. A failure before that leaves everything unchanged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -28,8 +28,8 @@ use crate::files::{Layout, SafetensorsState};
 use crate::plain_name::folder_of;
 use crate::tensor::{StateWriter, TensorInfo, total_bytes};
 
-/// A state being written as safetensors files. [`StagedSafetensors::commit`] makes it visible;
-/// dropped without, it leaves nothing behind.
+/// A state being written as safetensors files. [`StagedSafetensors::commit`] makes it visible; if
+/// dropped without that, it leaves nothing behind.
 ///
 /// A file that has the tensors and `__metadata__` of a file of the base gets that file's header, so
 /// that equal states give equal files. Any other header is as the safetensors crate would write it.
@@ -45,7 +45,7 @@ pub struct StagedSafetensors {
     /// Files to copy from the base's directory, with their names.
     other_files: Vec<(OsString, PathBuf)>,
     write_back: Option<WriteBack>,
-    /// Bytes given to the files so far.
+    /// Bytes written to the files so far.
     written: AtomicU64,
 }
 
@@ -84,8 +84,8 @@ impl StagingPlace {
     }
 }
 
-/// The headers of a layout's files: the base's where they fit, so that equal states give equal
-/// files.
+/// The headers of a layout's files: those of the base where they fit, so that equal states give
+/// equal files.
 fn headers_of(
     tensors: &[TensorInfo],
     layout: &Layout,
@@ -121,8 +121,8 @@ struct NewDirectory<'a> {
     replace: bool,
 }
 
-/// Completes a directory, waits until all of it is on disk, and renames it. Returns how many bytes
-/// have been written to its indexes and other files.
+/// Completes a directory, waits until all of it is on disk, and renames it. Returns the number of
+/// bytes written to its indexes and other files.
 fn commit_directory(new: NewDirectory<'_>) -> Result<u64> {
     let mut written = 0;
     let mut folders = BTreeSet::new();
@@ -162,8 +162,8 @@ fn commit_directory(new: NewDirectory<'_>) -> Result<u64> {
 impl StagedSafetensors {
     /// Prepares to write a state with these tensors, ascending by name, to `out`, spread as
     /// `layout` says: a file, or a directory into which the other files of the base's directory are
-    /// copied too. With `replace`, what is at `out` is replaced; it may be the base. A
-    /// directory is replaced if each file in it is a file of tensors or has a successor.
+    /// copied too. With `replace`, an existing output is replaced; it may be the base. A directory
+    /// is replaced if each file in it is a file of tensors or has a successor.
     ///
     /// # Errors
     /// USAGE if `out` exists and may not or cannot be replaced, if the layout does not fit these
@@ -225,8 +225,8 @@ impl StagedSafetensors {
             .collect()
     }
 
-    /// Lets [`commit`](Self::commit) copy no files of the base's directory, and write an index only
-    /// where a folder has several files: which files there are then follows from the layout alone.
+    /// Makes [`commit`](Self::commit) copy no files of the base's directory, and write indexes only
+    /// for folders with several files. Then the layout alone determines the set of files.
     pub fn leave_other_files(&mut self) {
         self.other_files.clear();
         if let StagingPlace::Directory { shards, .. } = &self.staging {
@@ -241,8 +241,9 @@ impl StagedSafetensors {
         }
     }
 
-    /// Writes to the disk in the background all the time, so that [`commit`](Self::commit) has to
-    /// wait only for the rest. Of use when the bytes come slowly and will be committed.
+    /// Syncs files to disk in the background while they are written, so that
+    /// [`commit`](Self::commit) waits only for the rest. Useful if bytes arrive slowly and will be
+    /// committed.
     ///
     /// # Errors
     /// IO.
@@ -256,14 +257,14 @@ impl StagedSafetensors {
         Ok(())
     }
 
-    /// Makes the state visible at `out`, at once and completely, after everything has reached the
-    /// disk. Returns how many bytes have been written to all its files; where tensors are zero,
-    /// nothing is.
+    /// Makes the complete state visible at `out`, after everything has reached the disk. Returns
+    /// the number of bytes written to all its files; nothing is written where tensors are zero.
     ///
     /// # Errors
-    /// IO if something cannot be written, synchronised, copied or renamed; USAGE if meanwhile there
-    /// is something at `out`. Then `out` is unchanged, with two exceptions: after the renaming, the
-    /// directory could not be synced or the replaced files could not be removed.
+    /// IO if something cannot be written, synchronised, copied or renamed; USAGE if something has
+    /// appeared at `out` meanwhile. After an error, `out` is unchanged, with three exceptions:
+    /// after the renaming, the directory could not be synced or the replaced files could not be
+    /// removed; or a replaced directory could not be moved back.
     pub fn commit(self) -> Result<u64> {
         let mut written = self.written.into_inner();
         if let Some(write_back) = self.write_back {
@@ -282,7 +283,7 @@ impl StagedSafetensors {
                     out: &self.out,
                     replace: self.replace,
                 })?;
-                // It has another name now, so there is nothing to remove.
+                // The directory has another name now, so there is nothing to remove.
                 let _ = directory.keep();
             }
         }
@@ -297,7 +298,7 @@ impl StagedSafetensors {
         .ok_or_else(|| Error::usage("no such file in the layout"))
     }
 
-    /// The path that messages call a file by: the one that it will have in the end.
+    /// The path of a file in messages: the one that it will have after the commit.
     fn final_path(&self, place: DataPlace) -> PathBuf {
         match &self.staging {
             StagingPlace::Directory { shards, .. } if place.file < shards.len() => {
@@ -322,7 +323,7 @@ impl StateWriter for StagedSafetensors {
     }
 }
 
-/// Copies a file's content, to the disk; returns how many bytes it has.
+/// Copies a file's content and syncs the copy to disk; returns the size in bytes.
 fn copy(from: &Path, to: &Path) -> Result<u64> {
     let source = FileSource::open(from)?;
     let copied = create_file(to).and_then(|mut copy| {

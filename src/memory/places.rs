@@ -9,21 +9,22 @@ use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
 use crate::tensor::TensorInfo;
 
-/// Memory that is given for a tensor: it has all of the tensor, or a part.
+/// Memory for a tensor: for all of it, or for a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
     /// The tensor's name.
     pub name: String,
     /// The number of the row of memory that it lies in.
     pub row: usize,
-    /// The lane of the row that its first element begins with.
+    /// The lane of the row at which its first element begins.
     pub first: u64,
-    /// The length of each dimension, in elements; of dtypes whose lanes are not elements, those of
-    /// the last one in lanes.
+    /// The length of each dimension, in elements. For dtypes whose lanes are not elements, the
+    /// length of the last dimension is in lanes.
     pub shape: Vec<u64>,
     /// Stride of each dimension, in lanes; `None` if the region is contiguous.
     pub strides: Option<Vec<u64>>,
-    /// Which elements of the tensor these are, in its first dimensions; of others all.
+    /// The elements of the tensor that the region has: ranges of the first dimensions, and all of
+    /// the other dimensions.
     pub index: Vec<Range<u64>>,
 }
 
@@ -55,26 +56,27 @@ impl Region {
 pub struct Places {
     tensors: Vec<TensorInfo>,
     parts: Vec<Vec<TensorPart>>,
-    /// For each tensor that lies where another one does, the number of that other one.
+    /// For each tensor that shares the memory of another one, the number of that one.
     ties: Vec<Option<usize>>,
-    /// For each tensor, how many covers its divided parts make, here and in other processes.
+    /// For each tensor, the number of covers that its divided parts make, here and in other
+    /// processes.
     covers: Vec<usize>,
 }
 
 /// Lanes of a tensor that memory holds in one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorPart {
-    /// The row that they lie in.
+    /// The row that the lanes lie in.
     row: usize,
-    /// The lanes of the row from the first to the last of these.
+    /// The range of the row from the first of these lanes to the last one.
     first: u64,
     end: u64,
-    /// From the outermost on. Dimensions of which all is here are joined with the one before, if
-    /// they can be.
+    /// From the outermost one on. Dimensions that are complete here are joined with the one before
+    /// if possible.
     dimensions: Vec<Dimension>,
-    /// Which elements of the tensor they are.
+    /// The elements of the tensor that the lanes are.
     elements: Box<[Range<u64>]>,
-    /// The numbers of the covers that they are in; `None` if they are all lanes of the tensor.
+    /// The numbers of the covers that the part is in; `None` if it has all lanes of the tensor.
     covers: Option<Vec<usize>>,
 }
 
@@ -89,7 +91,8 @@ pub struct PartPiece {
     pub piece: u64,
 }
 
-/// A dimension in lanes: of the tensor, and which of it is here, and how far apart.
+/// A dimension in lanes: its length in the tensor, the range of it that is here, and the stride in
+/// memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Dimension {
     length: u64,
@@ -106,7 +109,7 @@ impl Dimension {
 /// Lanes of a part that have consecutive numbers in the tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stretch {
-    /// The number of the first.
+    /// The number of the first lane in the tensor.
     pub(super) lane: u64,
     /// Place of the first lane in the row.
     pub(super) place: u64,
@@ -124,7 +127,7 @@ impl Stretch {
 }
 
 impl TensorPart {
-    /// Whether another one has the same first lane of memory.
+    /// Whether another part begins at the same lane of memory.
     fn is_at(&self, other: &Self) -> bool {
         (self.row, self.first) == (other.row, other.first)
     }
@@ -134,24 +137,25 @@ impl TensorPart {
         self.dimensions.iter().map(Dimension::count).product()
     }
 
-    /// The row that they lie in.
+    /// The row that the lanes lie in.
     pub fn row(&self) -> usize {
         self.row
     }
 
-    /// The lanes of the row from the first to the last of these; others may lie between them.
+    /// The range of the row from the first of these lanes to the last one; other lanes may lie
+    /// between them.
     pub fn range(&self) -> Range<u64> {
         self.first..self.end
     }
 
-    /// Which elements of the tensor they are, by dimension.
+    /// The elements of the tensor that the lanes are, by dimension.
     pub fn elements(&self) -> &[Range<u64>] {
         &self.elements
     }
 
-    /// Its dimensions in lanes, from the outermost on: the length in the tensor, which of it is
-    /// here, and how far apart neighbours are in the row. Those of which all is here are joined
-    /// with the one before, if they can be.
+    /// Its dimensions in lanes, from the outermost one on: the length in the tensor, the range of
+    /// it that is here, and the stride in the row. Dimensions that are complete here are joined
+    /// with the one before if possible.
     pub fn dimensions(&self) -> impl Iterator<Item = (u64, Range<u64>, u64)> {
         self.dimensions
             .iter()
@@ -182,7 +186,7 @@ impl TensorPart {
     ///
     /// Lanes are numbered through the whole tensor, and a part is a box of it. Each row of the box,
     /// along the last dimension, is a stretch. If a tensor has the shape `[4, 6]`, and the part has
-    /// `[1..3, 2..5]` of it, there are two of them, `8..11` and `14..17`:
+    /// `[1..3, 2..5]` of it, there are two stretches, `8..11` and `14..17`:
     ///
     /// ```text
     ///      0   1   2   3   4   5
@@ -243,7 +247,7 @@ impl TensorPart {
     }
 
     /// Moves on to the box's next row, as a counter carries: raises the last of these indices, and
-    /// begins the dimensions that are full again. `None` after the last row.
+    /// resets the dimensions that are full. `None` after the last row.
     fn carry(&self, indices: &mut Vec<u64>) -> Option<()> {
         let given = indices.len();
         loop {
@@ -260,7 +264,7 @@ impl TensorPart {
         Some(())
     }
 
-    /// The lanes that are here of some of the tensor.
+    /// The stretches of this part among some lanes of the tensor.
     pub(super) fn stretches(&self, lanes: Range<u64>) -> impl Iterator<Item = Stretch> {
         let mut next = lanes.start;
         std::iter::from_fn(move || {
@@ -273,10 +277,10 @@ impl TensorPart {
         })
     }
 
-    /// Spans of those of these lanes of the tensor that are in this part.
+    /// Spans of the lanes of this part among some lanes of the tensor.
     ///
     /// # Errors
-    /// R-LIM-01 if they are more than the address space holds.
+    /// R-LIM-01 if there are more lanes than the address space holds.
     fn spans(&self, lanes: Range<u64>) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
         for one in self.stretches(lanes) {
@@ -289,8 +293,8 @@ impl TensorPart {
         Ok(spans)
     }
 
-    /// Which of some lanes of the tensor are here, by their places among them, and where they are
-    /// in the row. Numbers ascend, and count from `first`.
+    /// Finds the lanes of this part among some lanes of the tensor. Returns their places among
+    /// these lanes, and their places in the row. Numbers ascend, and count from `first`.
     pub(crate) fn find(
         &self,
         first: u64,
@@ -314,13 +318,13 @@ impl TensorPart {
 }
 
 impl Places {
-    /// The places of these tensors, ascending by name, of which `given` is here. Tensors whose
-    /// memory is the same are tied.
+    /// The places of these tensors, ascending by name, in the regions `given`. Tensors with the
+    /// same memory are tied.
     ///
     /// # Errors
-    /// USAGE if tensors are not in order, or come twice; if something is given of no tensor, does
-    /// not have the form of that part, or cannot be counted in whole lanes; if tensors share their
-    /// memory otherwise.
+    /// USAGE if tensors are not in order, or given twice; if a region is for no tensor, or does not
+    /// have the form of its part; or if tensors share memory without being tied. UNSUPPORTED,
+    /// without a rule, if a lane has elements of several parts.
     pub fn new(tensors: Vec<TensorInfo>, given: &[Region]) -> Result<Self> {
         if let Some([_, info]) = tensors
             .array_windows()
@@ -333,7 +337,7 @@ impl Places {
         }
         let mut parts = parts_of(&tensors, given)?;
         let ties = ties_of(&tensors, &parts)?;
-        // Alone, until other processes are known.
+        // The process is alone until other ones are known.
         for (parts, info) in parts.iter_mut().zip(&tensors) {
             let lanes = info.bytes() / info.dtype().lane_bytes() as u64;
             for part in parts {
@@ -350,8 +354,8 @@ impl Places {
 
     /// Finds the covers that several processes make together. `all` has for each process, and for
     /// each tensor here, the [elements](TensorPart::elements) of its parts; `own` is the number of
-    /// this process. Tensors of which no process has anything are refused, unless they are among
-    /// those that none `needs`.
+    /// this process. A tensor of which no process has a part is refused if `needs` returns true for
+    /// its name.
     ///
     /// # Errors
     /// USAGE if parts are missing, or overlap without being the same (R-SUM-10).
@@ -412,7 +416,7 @@ impl Places {
         part.spans(offset / width..end / width)
     }
 
-    /// The part that has some of a piece.
+    /// The part of a [`PartPiece`].
     pub fn part(&self, of: &PartPiece) -> Option<&TensorPart> {
         self.parts(of.tensor).get(of.part)
     }
@@ -422,16 +426,16 @@ impl Places {
         self.parts.get(tensor).map_or(&[], Vec::as_slice)
     }
 
-    /// The tensor in whose memory this one lies, if it is tied.
+    /// The tensor whose memory this one shares, if it is tied.
     pub(crate) fn tied(&self, tensor: usize) -> Option<usize> {
         self.ties.get(tensor).copied().flatten()
     }
 
-    /// The tensors take other shapes.
+    /// Gives the tensors other shapes.
     ///
     /// # Errors
-    /// USAGE if they are not these tensors by name, dtype and length, or if a part of one that
-    /// changes is not all of it.
+    /// USAGE if the tensors differ in name, dtype or length, or if a part of a tensor with another
+    /// shape is not all of it, in order.
     pub fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
         let fits =
             |(old, new): (&TensorInfo, &TensorInfo)| old.name() == new.name() && new.can_patch(old);
@@ -466,10 +470,11 @@ impl Places {
         Ok(())
     }
 
-    /// Refuses a version in which tensors that lie in the same memory differ.
+    /// Refuses a version in which tensors that share memory differ. `digest` returns the digest of
+    /// the tensor with a name.
     ///
     /// # Errors
-    /// USAGE, with the name of one. `digest` gives those of tensors.
+    /// USAGE, with the name of a tensor that differs.
     pub fn check_ties<D: PartialEq>(&self, digest: impl Fn(&str) -> Option<D>) -> Result<()> {
         for (info, tied) in self.tensors.iter().zip(&self.ties) {
             let Some(other) = tied.map(|other| self.tensors[other].name()) else {
@@ -490,7 +495,7 @@ impl Places {
         self.covers.get(tensor).copied().unwrap_or(0)
     }
 
-    /// Which covers a part of a tensor is in; `None` if it is compared alone.
+    /// The covers that a part of a tensor is in; `None` if it is compared alone.
     ///
     /// # Errors
     /// USAGE if it would be compared with nothing (R-SUM-10), because covers have not been
@@ -529,12 +534,12 @@ fn parts_of(tensors: &[TensorInfo], given: &[Region]) -> Result<Vec<Vec<TensorPa
     Ok(parts)
 }
 
-/// For each tensor that lies where an earlier one does, the number of that one.
+/// For each tensor that shares the memory of an earlier one, the number of that one.
 fn ties_of(tensors: &[TensorInfo], parts: &[Vec<TensorPart>]) -> Result<Vec<Option<usize>>> {
     let mut ties = vec![None; tensors.len()];
     let mut first: BTreeMap<(usize, u64), usize> = BTreeMap::new();
     for (number, own) in parts.iter().enumerate() {
-        // By the first byte: lanes of different dtypes may lie in one row.
+        // Places are in bytes, because lanes of different dtypes may lie in one row.
         let width = tensors[number].dtype().lane_bytes() as u64;
         let place = |part: &TensorPart| (part.row, part.first.saturating_mul(width));
         let others: BTreeSet<usize> = own
@@ -571,7 +576,7 @@ fn are_same(left: &[TensorPart], right: &[TensorPart]) -> bool {
         })
 }
 
-/// Which elements of a tensor a part has, by dimension.
+/// The elements of a tensor that a part has, by dimension.
 pub type Elements = Box<[Range<u64>]>;
 
 /// Whether lanes are elements.
@@ -579,9 +584,9 @@ fn has_elements(info: &TensorInfo) -> bool {
     info.dtype().bits() == 8 * info.dtype().lane_bytes() as u64
 }
 
-/// The last dimensions of a tensor as one of lanes, as few of them as are whole lanes: where they
-/// begin, how long they are together, and which of these lanes some elements are. `None` if a lane
-/// has others, too.
+/// Joins the last dimensions of a tensor to one dimension of whole lanes, as few of them as
+/// possible. Returns the first of these dimensions, their total length in lanes, and the range of
+/// lanes of some elements. `None` if one of these lanes has other elements, too.
 fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u64, Range<u64>)> {
     let lane_bits = 8 * info.dtype().lane_bytes() as u64;
     let in_lanes = |count: u64| {
@@ -619,8 +624,8 @@ fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u
 /// length 6, here 2..5, stride 1
 /// ```
 ///
-/// Inner dimensions become one where elements are smaller than a lane ([`last_in_lanes`]), and
-/// neighbours of which all is here are joined ([`joined`]).
+/// Inner dimensions become one if elements are smaller than a lane ([`last_in_lanes`]), and
+/// dimensions that are complete here are joined with the one before ([`joined`]).
 fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
     let shape = info.shape();
     let wrong = || {
@@ -692,7 +697,7 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
 }
 
 /// The elements of the tensor that a region has, for every dimension; `None` if the tensor does not
-/// have these.
+/// have them.
 fn elements_of(shape: &[u64], given: &Region) -> Option<Vec<Range<u64>>> {
     let whole = shape
         .get(given.index.len()..)?
@@ -719,7 +724,7 @@ fn has_form(shape: &[u64], outer: &[Range<u64>], here: &Range<u64>) -> bool {
         && lanes == Some(lengths.product::<u64>() * (here.end - here.start))
 }
 
-/// Joins each dimension of which all is here with the one before, if memory has them in one row.
+/// Joins each dimension that is complete here with the one before, if one stride describes both.
 fn joined(dimensions: impl Iterator<Item = Dimension>) -> Vec<Dimension> {
     let mut joined: Vec<Dimension> = Vec::new();
     for one in dimensions {
@@ -748,7 +753,7 @@ fn joined(dimensions: impl Iterator<Item = Dimension>) -> Vec<Dimension> {
     joined
 }
 
-/// The lane of the row after the last one; `None` beyond 64 bits.
+/// The lane of the row after the part's last one; `None` beyond 64 bits.
 fn end_of(first: u64, dimensions: &[Dimension]) -> Option<u64> {
     let mut last = first;
     for one in dimensions {
@@ -757,8 +762,8 @@ fn end_of(first: u64, dimensions: &[Dimension]) -> Option<u64> {
     last.checked_add(1)
 }
 
-/// Whether no two lanes lie in the same place, as far as strides tell: each dimension steps over
-/// all that the closer ones reach.
+/// Whether the strides ensure that no two lanes lie in the same place: each stride exceeds the
+/// reach of all dimensions with smaller strides.
 fn are_apart(dimensions: &[Dimension]) -> bool {
     let mut long: Vec<(u64, u64)> = dimensions
         .iter()
@@ -774,7 +779,7 @@ fn are_apart(dimensions: &[Dimension]) -> bool {
     })
 }
 
-/// Strides of what lies in a row.
+/// Strides of a contiguous region of this shape.
 fn in_a_row(shape: &[u64]) -> Vec<u64> {
     let mut strides = vec![1_u64; shape.len()];
     for at in (1..shape.len()).rev() {
@@ -783,7 +788,8 @@ fn in_a_row(shape: &[u64]) -> Vec<u64> {
     strides
 }
 
-/// The stride of dimensions that are one: lengths and strides; `None` if they are not.
+/// The stride of dimensions, given as lengths and strides, that can be joined to one; `None` if
+/// they cannot.
 fn stride_of(inner: &[(u64, u64)]) -> Option<u64> {
     let mut long = inner.iter().filter(|(length, _)| *length > 1);
     let Some(&(mut length, mut stride)) = long.next_back() else {
@@ -805,12 +811,13 @@ type Holder = (usize, usize);
 /// The holders of each part, which is given by the range of its elements in every dimension.
 type Holders = BTreeMap<Vec<(u64, u64)>, Vec<Holder>>;
 
-/// For each part the covers that it is in.
+/// For each part, the covers that it is in.
 type PartCovers = BTreeMap<Holder, Vec<usize>>;
 
-/// The covers of a tensor that several processes make together: each holds every element exactly
-/// once, and each part is in one of them. Parts that are all of the tensor are covers by
-/// themselves. How many there are, and which parts are in them.
+/// Finds the covers of a tensor that several processes make together: each cover holds every
+/// element exactly once, and each part is in at least one of them. Parts that are all of the tensor
+/// are not counted, because they are compared alone. Returns the number of covers, and the covers
+/// that each part is in.
 fn covers(
     info: &TensorInfo,
     ranks: &[&[Elements]],
@@ -882,15 +889,14 @@ fn check_apart(holders: &Holders) -> Result<()> {
     Ok(())
 }
 
-/// Some lanes of a row of memory: where they are, above `first`; `None` if they are all from there
-/// on.
+/// Lanes of a row of memory: lanes at some distances from `first`, or all lanes from there on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// The number of the row.
     pub row: usize,
-    /// A lane of the row.
+    /// The lane of the row that distances count from.
     pub first: u64,
-    /// Distance of each lane from `first`, below 2^31.
+    /// Distance of each lane from `first`, below 2^31; `None` for all lanes from `first` on.
     pub places: Option<Vec<u32>>,
     /// Number of lanes.
     pub count: usize,
@@ -910,12 +916,12 @@ impl Span {
         }
     }
 
-    /// The lanes at these places of a row, in spans of consecutive ones.
+    /// The lanes at these places of a row, in as many spans as [`REACH`] requires.
     pub(crate) fn at(row: usize, places: &[u64]) -> Vec<Self> {
         let together = places.chunk_by(|left, right| left / REACH == right / REACH);
         let one = |places: &[u64]| {
             let first = places[0] / REACH * REACH;
-            // Below the reach.
+            // Less than the reach.
             let above = places
                 .iter()
                 .map(|place| u32::try_from(place - first).unwrap_or(u32::MAX));

@@ -1,4 +1,4 @@
-//! Whom a reader trusts (SPEC section 23.1).
+//! The trust of a reader (SPEC section 23.1).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,8 +18,8 @@ use crate::tensor::Digest;
 pub struct TrustedKey {
     /// The public key.
     pub key: VerifierKey,
-    /// Digests of the chain documents' bytes of the chains for which it is trusted. If there is
-    /// none, it is for all.
+    /// The chains for which the key is trusted, by the digests of the bytes of their chain
+    /// documents. If empty, the key is trusted for all chains.
     pub chains: BTreeSet<Digest>,
 }
 
@@ -32,7 +32,7 @@ impl From<VerifierKey> for TrustedKey {
     }
 }
 
-/// USAGE if it is of another form.
+/// The error is USAGE if the text has another form.
 impl FromStr for TrustedKey {
     type Err = Error;
 
@@ -63,7 +63,7 @@ impl fmt::Display for TrustedKey {
     }
 }
 
-/// The keys that a reader trusts, and how many of them have to sign a version that it takes.
+/// The keys that a reader trusts, and how many of them must sign a version that the reader accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Trust {
     keys: Vec<TrustedKey>,
@@ -71,7 +71,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// From public keys and a quorum, from 1 to the number of keys.
+    /// Creates trust in these public keys, with a quorum from 1 to the number of keys.
     ///
     /// # Errors
     /// USAGE if a key is given twice, under whatever name, or the quorum is not from 1 to the
@@ -107,7 +107,7 @@ impl Trust {
         self.keys.iter().filter(is_for).map(|key| &key.key)
     }
 
-    /// Names of the own notes on the commit of a version: of the keys that are trusted for this
+    /// Names of the own notes on the commit of a version, by the keys that are trusted for this
     /// chain.
     pub fn own_notes(&self, chain: Digest, version: u64, commit: Digest) -> BTreeSet<ObjectName> {
         self.keys_of(chain)
@@ -115,7 +115,7 @@ impl Trust {
             .collect()
     }
 
-    /// Whether enough keys are trusted for this chain to read it.
+    /// Checks that enough keys are trusted for this chain to read it.
     ///
     /// # Errors
     /// R-SIG-05 (`CHAIN`).
