@@ -79,8 +79,8 @@ unsafe impl GlobalAlloc for Allocator {
             // SAFETY: The caller's promise is the same.
             (false, false) => unsafe { System.realloc(piece, layout, bytes) },
             (true, true) => {
-                // SAFETY: The caller says that the piece has this length; the old place is not used
-                // any more.
+                // SAFETY: The caller says that the piece has this length; the old address is not
+                // used any more.
                 let moved =
                     unsafe { mremap(piece.cast(), layout.size(), bytes, MremapFlags::MAYMOVE) };
                 moved.map_or(ptr::null_mut(), <*mut _>::cast)

@@ -446,7 +446,7 @@ fn ranges(index: &[(u64, u64)]) -> Vec<Range<u64>> {
     index.iter().map(|&(begin, end)| begin..end).collect()
 }
 
-/// Refuses tensors that do not lie where they did.
+/// Refuses tensors that have moved.
 fn check(py: Python<'_>, all: &[MemoryRow], rows: &[usize]) -> Result<()> {
     let places = rows
         .iter()

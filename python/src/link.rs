@@ -69,7 +69,7 @@ impl LinkTensor {
     }
 }
 
-/// The fields of a header, by the names of `deltachain.reports.Header`.
+/// The fields of a header, with the field names of `deltachain.reports.Header`.
 #[derive(IntoPyObject)]
 struct HeaderFields {
     base: String,
