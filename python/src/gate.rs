@@ -1,8 +1,9 @@
 //! Protects the library's threads when the interpreter ends: none may wait for the interpreter's
 //! lock then, because Python ends such threads in a way that Rust cannot survive.
 //!
-//! A thread that Python did not start enters the gate before it takes the lock. At exit the gate is
-//! closed: no more threads enter, and the interpreter waits until the threads inside have left.
+//! A thread that Python did not start enters the gate before it takes the lock, and so does a
+//! caller's thread that takes the lock again after waiting for work. At exit the gate is closed: no
+//! more threads enter, and the interpreter waits until the threads inside have left.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
