@@ -1,6 +1,6 @@
-//! Tensors of the caller's that follow a chain: where they lie, which is compared with that when
-//! they were bound whenever they are used, and how they are read and written: here, or on devices
-//! by torch.
+//! The caller's tensors that follow a chain. Before each use, the places of the tensors are
+//! compared with the places where they were bound. Tensors in CPU memory are read and written here,
+//! tensors on devices by torch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -22,34 +22,34 @@ use crate::places::{self, TensorPlace};
 use crate::tensors::{Finder, TensorBytes};
 use crate::work::{Caller, other};
 
-/// A given part of a tensor: an object that has some of it, and begin and end in its first
-/// dimensions.
+/// A part of a tensor that the caller provides: the tensor's name, the place of the object that
+/// holds the part, and the part's begin and end in each of the first dimensions.
 pub(crate) type GivenRow = (String, Py<TensorPlace>, Vec<(u64, u64)>);
 
 /// A part of a tensor on a device: row, first lane, and for each dimension its length, begin, end
 /// and stride.
 type PartRow = (usize, u64, Vec<(u64, u64, u64, u64)>);
 
-/// Sums of old and of new values of the lanes that change, by the address of what holds them and
-/// the number of 16 MiB there.
+/// Sums of the old and of the new values of changed lanes, by the address of the memory that holds
+/// them and the number of the 16 MiB piece in it.
 pub(crate) type RowSums = BTreeMap<(usize, u64), [Sums; 2]>;
 
-/// Lanes of 16 MiB: their numbers there, old and new values.
+/// Lanes of a piece of 16 MiB: their numbers in it, and their old and new values.
 type LanesOfPiece = (Vec<u32>, [Vec<u8>; 2]);
 
-/// A version that is prepared for them.
+/// A version that is prepared for the caller's tensors.
 pub(crate) type LentVersion =
     deltachain_store::PreparedVersion<deltachain_store::InPlace<LentMemory>>;
 
-/// The tensors.
+/// The caller's tensors, and the memory that holds them.
 pub(crate) struct LentMemory {
     rows: Arc<Vec<MemoryRow>>,
     tensors: LentTensors,
-    /// If they are wanted.
+    /// Sums of the staged changes; `None` if they are not wanted.
     sums: Option<Mutex<RowSums>>,
 }
 
-/// Tensors, by where torch is needed to read and write them.
+/// Tensors, by whether torch is needed to read and write them.
 enum LentTensors {
     Here(LentState<ByteView>),
     Device(DeviceTensors),
@@ -69,14 +69,13 @@ struct DeviceTensors {
     caller: Arc<Caller>,
 }
 
-/// Lanes that have been proven, and the rows that they are in: here, or on devices, as torch knows
-/// them.
+/// Staged lanes, and the numbers of the rows that they are in.
 pub(crate) struct LaneBatch {
     rows: Vec<usize>,
     lanes: StagedLanes,
 }
 
-/// Lanes, by where torch is needed to write them.
+/// Staged lanes, by whether torch is needed to write them.
 enum StagedLanes {
     Here(HostLanes),
     Device(Arc<Py<PyAny>>),
@@ -91,7 +90,7 @@ struct RowRange {
     width: usize,
 }
 
-/// Memory of another library than torch.
+/// Memory of a library other than torch.
 struct AloneRange {
     begin: usize,
     end: usize,
@@ -99,7 +98,7 @@ struct AloneRange {
     name: String,
 }
 
-/// The memory of given tensors, which are added one after another.
+/// The memory of the caller's tensors, which are added one by one.
 struct GivenMemory<'a, 'py> {
     infos: &'a [TensorInfo],
     torch: Option<&'a Py<PyAny>>,
@@ -131,7 +130,7 @@ impl<'a, 'py> GivenMemory<'a, 'py> {
         })
     }
 
-    /// Adds a tensor, or the part of it that begins and ends there in its first dimensions.
+    /// Adds a tensor, or the part of it that `index` selects in its first dimensions.
     fn add(
         &mut self,
         py: Python<'py>,
@@ -228,8 +227,8 @@ impl<'a, 'py> GivenMemory<'a, 'py> {
         Ok(row)
     }
 
-    /// Checks that memory of other libraries than torch, whose views are not looked into, does not
-    /// overlap other memory.
+    /// Checks that memory of libraries other than torch does not overlap other memory. Views of
+    /// such memory are not resolved to the memory below them.
     fn check_alone(&self, py: Python<'_>) -> PyResult<()> {
         for AloneRange { begin, end, name } in &self.alone {
             let overlaps = |row: &RowRange| {
@@ -249,12 +248,12 @@ impl<'a, 'py> GivenMemory<'a, 'py> {
 }
 
 impl LentMemory {
-    /// The memory of these tensors of a version, ascending by name; `torch` reads and writes them
-    /// if some are on a device.
+    /// Finds the memory of these tensors of a version, ascending by name. `torch` reads and writes
+    /// them if some are on a device.
     ///
     /// # Errors
-    /// USAGE if one is not of the dtype and the form that is wanted, cannot be written to, or
-    /// shares memory with another one.
+    /// USAGE if a tensor has the wrong dtype or form, is read-only, or shares memory with another
+    /// one.
     pub(crate) fn new(
         py: Python<'_>,
         infos: Vec<TensorInfo>,
@@ -297,7 +296,7 @@ impl LentMemory {
         }
     }
 
-    /// Which elements of each tensor are here.
+    /// Lists the elements of each tensor that are in this process.
     fn elements(&self) -> Vec<Vec<&[Range<u64>]>> {
         let places = self.places();
         (0..places.tensors().len())
@@ -311,7 +310,7 @@ impl LentMemory {
             .collect()
     }
 
-    /// The sums of what has been staged since this was last asked, if they are wanted.
+    /// Takes the sums of the changes that were staged since the last call, if sums are wanted.
     pub(crate) fn take_sums(&self) -> RowSums {
         let Some(sums) = &self.sums else {
             return RowSums::new();
@@ -319,7 +318,7 @@ impl LentMemory {
         std::mem::take(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Refuses tensors that do not lie where they did.
+    /// Refuses tensors that have moved.
     fn check(&self, rows: &[usize]) -> Result<()> {
         gate::attach(|py| check(py, &self.rows, rows))?
     }
@@ -341,7 +340,7 @@ impl LentMemory {
                     place / in_piece,
                 );
                 let (numbers, [olds, news]) = all.entry(key).or_default();
-                // Below 2^24.
+                // The number is below 2^24.
                 numbers.push(u32::try_from(place % in_piece).unwrap_or(0));
                 olds.extend_from_slice(&old[at..at + width]);
                 news.extend_from_slice(&new[at..at + width]);
@@ -358,8 +357,8 @@ impl LentMemory {
     }
 }
 
-/// Changes tensors here with the interpreter's lock, so that no code in Python moves them after
-/// they have been compared. A move without the lock is noticed afterwards.
+/// Changes tensors in CPU memory while holding the interpreter's lock, so that no Python code moves
+/// them after the check. The second check detects moves by code that does not hold the lock.
 fn still<T>(all: &[MemoryRow], rows: &[usize], change: impl FnOnce() -> Result<T>) -> Result<T> {
     gate::attach(|py| {
         check(py, all, rows)?;
@@ -370,8 +369,8 @@ fn still<T>(all: &[MemoryRow], rows: &[usize], change: impl FnOnce() -> Result<T
 }
 
 impl DeviceTensors {
-    /// Asks torch after checking that the tensors were not moved. Work that `changes` them is
-    /// followed by another check.
+    /// Runs `work` with torch in the caller's thread, after checking that the tensors have not
+    /// moved. If the work `changes` them, checks again afterwards.
     fn ask<T: Send + 'static>(
         &self,
         all: &Arc<Vec<MemoryRow>>,
@@ -447,7 +446,7 @@ fn ranges(index: &[(u64, u64)]) -> Vec<Range<u64>> {
     index.iter().map(|&(begin, end)| begin..end).collect()
 }
 
-/// Refuses tensors that do not lie where they did.
+/// Refuses tensors that have moved.
 fn check(py: Python<'_>, all: &[MemoryRow], rows: &[usize]) -> Result<()> {
     let places = rows
         .iter()
@@ -457,7 +456,7 @@ fn check(py: Python<'_>, all: &[MemoryRow], rows: &[usize]) -> Result<()> {
     moved.map_or(Ok(()), |place| Err(places::moved(place.name())))
 }
 
-/// Each row once, in order.
+/// Returns each row once, in ascending order.
 fn distinct(rows: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut rows: Vec<usize> = rows.collect();
     rows.sort_unstable();
@@ -477,11 +476,11 @@ fn no_row() -> Error {
     Error::usage("there is no such memory")
 }
 
-/// Spans as torch's side takes them.
+/// A span in the form that `deltachain/_device_memory.py` takes.
 type SpanRow = (usize, u64, Option<Buffer>, usize);
 
 fn span_row(span: Span) -> SpanRow {
-    // Below 2^31.
+    // Places are below 2^31.
     let places = span
         .places
         .map(|places| places.into_iter().map(u32::cast_signed).collect());
@@ -642,7 +641,7 @@ fn listed<'py>(
 }
 
 impl LentMemory {
-    /// The row of the part that has all of a tensor.
+    /// Returns the row that holds a tensor, if one part has all of it.
     fn row(&self, tensor: usize) -> Option<usize> {
         self.places().whole(tensor).map(TensorPart::row)
     }
@@ -669,7 +668,7 @@ impl State for LentMemory {
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        // If the bytes cannot be shown, `read` says what is wrong.
+        // Without bytes, callers use `read`, which returns the error of a tensor that has moved.
         let LentTensors::Here(state) = &self.tensors else {
             return None;
         };
@@ -678,21 +677,21 @@ impl State for LentMemory {
     }
 }
 
-/// The processes of a group, by their object in Python.
+/// A group of processes, represented by an object in Python.
 pub(crate) struct ProcessGroup {
     pub(crate) ranks: Arc<Py<PyAny>>,
     pub(crate) caller: Arc<Caller>,
 }
 
 impl ProcessGroup {
-    /// This process's error as an exception.
+    /// Converts this process's error to an exception.
     fn exception(&self, error: Option<&Error>) -> Option<PyErr> {
         let error = error?;
         gate::attach(|py| self.caller.raised(py).unwrap_or_else(|| raised(py, error))).ok()
     }
 
-    /// The error that has come from another process, as far as it matters whether it is about the
-    /// memory.
+    /// Converts an error that comes from another process: to STATE_MISMATCH if its exception says
+    /// that the memory is not what it should be. Other errors stay as they are.
     fn told(&self, error: Error) -> Error {
         let is_of_memory = gate::attach(|py| {
             let raised = self.caller.raised(py);
@@ -708,7 +707,7 @@ impl ProcessGroup {
     }
 }
 
-/// Whether an exception says that the memory is not what it should be.
+/// True if an exception says that the memory is not what it should be.
 fn is_of_memory(raised: &Bound<'_, PyAny>) -> PyResult<bool> {
     let errors = raised.py().import("deltachain._errors")?;
     Ok(raised.is_instance(&errors.getattr("StateMismatchError")?)?
@@ -767,7 +766,7 @@ impl Peers for ProcessGroup {
                 };
                 Ok(Some(Error::refused(class, "another process has failed")))
             }
-            // It is not known what the others have written.
+            // It is unknown what the other processes have written.
             Err(lost) => {
                 self.caller.raise_instead(lost);
                 Err(other("another process is lost"))
@@ -785,14 +784,14 @@ fn failure_of(voted: Bound<'_, PyAny>) -> PyResult<Option<(PyErr, bool)>> {
     Ok(Some((PyErr::from_value(voted), is_of_memory)))
 }
 
-/// Tensors that have been found, until it is known what other processes have.
+/// The caller's tensors, before it is known which tensors other processes have.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct FoundTensors(pub(crate) Mutex<Option<LentMemory>>);
 
 #[pymethods]
 impl FoundTensors {
-    /// The facts that other processes have to know: which elements are here, and the names of those
-    /// that are not needed.
+    /// Returns what other processes must know: the elements of each tensor that are in this
+    /// process, and the names of the tensors that it does not need.
     fn told(&self, py: Python<'_>, unused: Vec<String>) -> PyResult<Vec<u8>> {
         let lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let told = (
@@ -804,7 +803,7 @@ impl FoundTensors {
 }
 
 impl<'py> Finder<'py> {
-    /// Finds the location of a tensor that can be written to.
+    /// Finds the location of a tensor, which must be writable.
     fn locate(&mut self, py: Python<'py>, place: &TensorPlace) -> PyResult<TensorLocation> {
         let (name, object) = (place.name(), place.tensor(py));
         let is_torch = self.is_torch(object)?;
@@ -882,8 +881,8 @@ impl<'py> Finder<'py> {
     }
 }
 
-/// Converts strides to elements of `width` bytes. Returns `None` if a stride is negative or no
-/// multiple of that.
+/// Converts strides from bytes to elements of `width` bytes. Returns `None` if a stride is negative
+/// or not a multiple of `width`.
 fn in_elements(strides: &[i64], width: i64) -> Option<Vec<u64>> {
     strides
         .iter()
@@ -904,7 +903,7 @@ fn extent(shape: &[u64], strides: Option<&[u64]>) -> u64 {
     1 + reach.sum::<u64>()
 }
 
-/// Location of a tensor: in a row of bytes, with its address and length.
+/// Location of a tensor in a row of bytes. `row` is the row's address and length.
 struct TensorLocation {
     dtype: deltachain::tensor::Dtype,
     shape: Vec<u64>,
@@ -912,7 +911,7 @@ struct TensorLocation {
     address: usize,
     row: (usize, usize),
     is_torch: bool,
-    /// The bytes of an object that does not move them.
+    /// The bytes, if the tensor is an object with a buffer, which does not move them.
     bytes: Option<ByteView>,
 }
 

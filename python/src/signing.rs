@@ -1,4 +1,4 @@
-//! Keys as Python gives them: who signs, and whom to trust (spec/signatures.md).
+//! Keys that Python passes, to sign with and to trust (spec/signatures.md).
 
 use std::io;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use crate::gate;
 /// A signer, from the attributes of `deltachain._keys.KeySigner`.
 #[derive(FromPyObject)]
 pub(crate) struct KeySigner {
-    /// A secret key, or a public one if there is a function.
+    /// The secret key, or the public key if `function` signs.
     key: String,
-    /// The function that signs.
+    /// A function that signs.
     function: Option<Py<PyAny>>,
 }
 
 /// The keys to trust, from the attributes of `deltachain._keys.TrustedKeys`.
 #[derive(FromPyObject)]
 pub(crate) struct TrustedKeys {
-    /// Public keys, each for all chains or followed by those that it is for.
+    /// Public keys. A key is for all chains, or followed by the chains that it is for.
     keys: Vec<String>,
     /// Number of keys that must sign.
     quorum: usize,
 }
 
-/// The signers that are given.
+/// Parses signers.
 pub(crate) fn signers(py: Python<'_>, given: Vec<KeySigner>) -> PyResult<Vec<Arc<dyn Signer>>> {
     given
         .into_iter()
@@ -47,7 +47,7 @@ fn parse_signer(KeySigner { key, function }: KeySigner) -> Result<Arc<dyn Signer
     })
 }
 
-/// Whom to trust.
+/// Parses the keys to trust.
 pub(crate) fn trust(py: Python<'_>, given: Option<TrustedKeys>) -> PyResult<Option<Trust>> {
     given
         .map(|given| parse_trust(&given))
@@ -63,21 +63,21 @@ fn parse_trust(TrustedKeys { keys, quorum }: &TrustedKeys) -> Result<Trust> {
     Trust::new(keys, *quorum)
 }
 
-/// A secret key of this name, as text.
+/// Encodes a seed as the text of a secret key with this name.
 #[pyfunction]
 pub(crate) fn secret_key(py: Python<'_>, name: &str, seed: [u8; 32]) -> PyResult<String> {
     let key = SigningKey::from_seed(name, seed).map_err(|error| raised(py, &error))?;
     Ok(key.to_text())
 }
 
-/// The public key of a secret one.
+/// Returns the public key that belongs to a secret key.
 #[pyfunction]
 pub(crate) fn public_key(py: Python<'_>, secret: &str) -> PyResult<String> {
     let key = SigningKey::parse(secret).map_err(|error| raised(py, &error))?;
     Ok(key.public().to_string())
 }
 
-/// A function of Python's that signs.
+/// A Python function that signs.
 #[derive(Debug)]
 struct SignerFunction {
     public: VerifierKey,

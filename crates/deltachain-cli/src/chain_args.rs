@@ -1,4 +1,4 @@
-//! The command line of everything that has to do with chains in a store.
+//! Arguments of the commands that work on chains in a store.
 #![expect(
     clippy::doc_markdown,
     reason = "help texts are for terminals, not for browsers"
@@ -22,7 +22,7 @@ use crate::shared_args::{
 };
 use crate::signature_args::{PublisherSignatureArgs, TrustArgs};
 
-/// The chain and how to talk to the store that it is in.
+/// A chain, and the options of its store.
 #[derive(Debug, Args)]
 pub(crate) struct ChainArgs {
     /// The chain: a directory, s3://BUCKET/PREFIX, gs://, az://, or http(s):// (read-only)
@@ -32,7 +32,7 @@ pub(crate) struct ChainArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// Options of the access to a store.
+/// Options for access to a store.
 #[derive(Debug, Args)]
 pub struct StoreArgs {
     /// Setting of the store, such as endpoint, region, timeout, retries or max-rate; repeatable
@@ -48,16 +48,16 @@ pub struct StoreArgs {
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_CONNECTION_STRING, and so on; credentials_timeout is
     /// how many seconds a service that gives credentials may take [default: 10]. The value env:NAME
     /// is that of the environment variable NAME, for a second account.
-    // Parsed later: an error of the parser would show the value.
+    // Parsed later, because an error of clap's parser would print the value.
     #[arg(long = "store", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
 }
 
 impl StoreArgs {
-    /// Opens a store, which Ctrl-C ends the waiting for.
+    /// Opens a store. Ctrl-C ends waits for it.
     ///
     /// # Errors
-    /// USAGE if the options make no sense; IO.
+    /// USAGE if an option is invalid; IO.
     pub fn open(&self, url: &str) -> Result<Store> {
         Ok(Store::open(url, self.options()?)?.with_stop(interrupt::stop()))
     }
@@ -89,7 +89,7 @@ impl StoreArgs {
 }
 
 impl ChainArgs {
-    /// The chain, as it may be shown.
+    /// The URL of the chain without secrets.
     pub(crate) fn name(&self) -> String {
         without_secrets(&self.url)
     }
@@ -99,7 +99,7 @@ impl ChainArgs {
         self.store.open(&self.url)
     }
 
-    /// Opens the store, with copies of its chain.
+    /// Opens the store, with these copies of its chain.
     pub(crate) fn open_with(&self, copies: &[String]) -> Result<Store> {
         let opened = copies.iter().map(|copy| {
             let mut parts = copy.split(',');
@@ -110,7 +110,7 @@ impl ChainArgs {
         Ok(self.open()?.with_copies(opened.collect::<Result<_>>()?))
     }
 
-    /// Opens the store, and makes its directory if it is one that does not exist.
+    /// Opens the store, and creates its directory if it is missing.
     pub(crate) fn create(&self) -> Result<Store> {
         Ok(Store::create(&self.url, self.store.options()?)?.with_stop(interrupt::stop()))
     }
@@ -138,11 +138,10 @@ pub(crate) struct DoctorArgs {
 /// The version consists of the tensors in STATE and, as assets, the other files of the directory
 /// and its folders, such as configuration and tokenizer. Training checkpoints (checkpoint-*) and
 /// state (optimizer.pt), hidden files and others that do not belong to a model are skipped and
-/// listed. The version
-/// becomes visible atomically, after all its files have been stored. A failure before that leaves
-/// the chain unchanged. Links are made from the head, the newest version: give its files as --base,
-/// or a directory in which the tool keeps them as --work. Otherwise the head is built from the
-/// chain.
+/// listed. The version becomes visible atomically, after all its files have been stored. A failure
+/// before that leaves the chain unchanged. Links are made from the head, the newest version: give
+/// its files as --base, or a directory in which the tool keeps them as --work. Otherwise the head
+/// is built from the chain.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 #[command(after_help = "\
@@ -563,9 +562,9 @@ pub(crate) struct PruneArgs {
 ///
 /// Files are copied before the documents that name them, commits in their order, and chain.json
 /// last in the first round, so that the copy is consistent at any time. Signatures are copied. Each
-/// file is hashed on its way. Only mirror writes to a copy, and it removes nothing: docs/copies.md
-/// says how a copy is pruned. Files that are missing or damaged in SOURCE, and other faults, are
-/// listed, and everything else is copied. The exit code is 1 then.
+/// file is hashed while it is copied. Only mirror writes to a copy, and it removes nothing:
+/// docs/copies.md says how a copy is pruned. Files that are missing or damaged in SOURCE, and other
+/// faults, are listed, and everything else is copied. The exit code is 1 then.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -577,7 +576,7 @@ Followers read files from it: deltachain follow s3://models/run7 DIR --copy s3:/
 pub(crate) struct MirrorArgs {
     /// The chain: a directory, s3://BUCKET/PREFIX, gs:// or az://
     pub(crate) source: String,
-    /// The place of the copy; a directory is made, but not its parent
+    /// The place of the copy; a directory is created, but not its parent
     pub(crate) destination: String,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -605,7 +604,7 @@ pub(crate) struct MirrorArgs {
     /// round succeeded and no fault is known, 503 otherwise.
     #[arg(long, value_name = "ADDR", value_parser = parse_address, requires = "poll")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Directory for files on their way; needs room for the largest
+    /// Directory for files while they are copied; needs room for the largest
     /// [default: the system's temporary one]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
@@ -642,10 +641,10 @@ pub(crate) struct FsckArgs {
     pub(crate) limits: LimitArgs,
 }
 
-/// The longest pause if only the shortest one is given.
+/// Default of the maximum pause if only the minimum is given.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
 
-/// The shortest and the longest pause.
+/// Parses the minimum and the maximum pause.
 fn parse_poll(text: &str) -> Result<(Duration, Duration), String> {
     let Some((shortest, longest)) = text.split_once("..") else {
         let shortest = parse_seconds(text)?;

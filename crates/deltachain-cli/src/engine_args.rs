@@ -15,10 +15,10 @@ use serde_json::json;
 
 use crate::shared_args::{SERVERS, parse_seconds};
 
-/// Variable with the token for servers.
+/// Environment variable with the token for servers.
 const TOKEN: &str = "DELTACHAIN_SERVER_TOKEN";
 
-/// Servers that are brought to each version.
+/// Servers that are updated to each version.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
     /// Update the servers of --server to each version
@@ -80,8 +80,8 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineArgs {
-    /// The engine whose servers get the versions in `directory`, or download them if the directory
-    /// has no tensors. Servers are polled every `poll`.
+    /// Makes the engine. Its servers get the versions in `directory`, or download them if the
+    /// directory has no tensors. Servers are polled every `poll`.
     pub(crate) fn engine(
         &self,
         kind: EngineKind,
@@ -105,7 +105,7 @@ impl EngineArgs {
             EngineKind::Sglang if tensors => Engine::sglang(pause, self.send_unchecked),
             EngineKind::Sglang => Engine::sglang_in_place(follower(&directory)?, poll, pause),
             EngineKind::Vllm => {
-                // Never the chain: a server opens only that of its own configuration.
+                // The chain is never sent: a server opens only the chain of its own configuration.
                 let copy = if tensors {
                     Some(as_text(&directory)?)
                 } else {
@@ -139,8 +139,8 @@ impl EngineArgs {
         }
     }
 
-    /// The first server that answers, and whether it downloads the chain of its own configuration:
-    /// then it reads no directory. Nothing if none answers.
+    /// Returns whether the first server that answers downloads the chain of its own configuration,
+    /// instead of reading a directory, and the server's URL. `None` if no server answers.
     pub(crate) fn downloads(&self) -> Result<Option<(bool, &str)>> {
         let engine = match self.engine {
             Some(EngineKind::Vllm) => {
@@ -158,7 +158,7 @@ impl EngineArgs {
             .find_map(|(server, url)| Some((engine.downloads(server)?, url.as_str()))))
     }
 
-    /// The servers.
+    /// Returns the servers.
     ///
     /// # Errors
     /// USAGE if one is named twice.
@@ -179,12 +179,12 @@ impl EngineArgs {
     }
 }
 
-/// The name of a process that keeps a directory.
+/// Returns the name of the process that follows a chain in this directory.
 fn follower(directory: &Path) -> Result<String> {
     Ok(format!("{}:{}", host(), as_text(directory)?))
 }
 
-/// The name that this machine gives itself.
+/// Returns this machine's own host name.
 fn host() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname()

@@ -1,5 +1,5 @@
-//! Keys that the user names: in files, in the environment, and elsewhere, where a command signs
-//! with them. No error has the text of what may be a secret key.
+//! Keys from the command line: in files, in the environment, and elsewhere, for a command that
+//! signs. No error contains a text that may be a secret key.
 
 use std::env;
 use std::fmt;
@@ -22,11 +22,12 @@ use crate::interrupt;
 use crate::operation::command::{CommandResult, PATIENCE, run, shell};
 use crate::signature_args::{SignArgs, TrustArgs};
 
-/// The content of a key file, for those who have no files.
+/// Environment variable with the content of a key file, for systems that pass secrets without
+/// files.
 pub(crate) const VARIABLE: &str = "DELTACHAIN_SIGNING_KEY";
-/// The text that every secret key begins with.
+/// The prefix of every secret key.
 const SECRET: &str = "PRIVATE+KEY+";
-/// A longer file holds no keys.
+/// Number of bytes of a key file that are read at most.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The content of a key file.
@@ -37,8 +38,8 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// From the text of a key file: a secret key, or public keys. Empty lines and those that begin
-    /// with `#` do not count, nor does white space around a key.
+    /// Parses the text of a key file: a secret key, or public keys. Skips empty lines, comments
+    /// that begin with `#`, and white space around keys.
     fn parse(text: &str) -> Result<Self> {
         let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
         let lines = lines.map(|(place, line)| {
@@ -61,7 +62,7 @@ impl Keys {
                 "a secret key must be the only key in its file: keep public keys in another file",
             )),
             lines => {
-                // A line that may be a damaged secret key is not shown.
+                // The error does not show the line, which may be a damaged secret key.
                 let refused = |place| {
                     Error::usage(format!(
                         "line {place} is not a public key (NAME+ID+KEY), or is damaged"
@@ -92,7 +93,7 @@ impl Keys {
             .map_err(|error| error.in_file(path))
     }
 
-    /// The public keys, with the chains that stand beside them.
+    /// Returns the public keys, with the chains that are listed beside them.
     pub(crate) fn public(self) -> Vec<TrustedKey> {
         match self {
             Self::Secret(key) => vec![key.public().clone().into()],
@@ -114,7 +115,7 @@ fn text_of(from: impl Read) -> Result<String> {
     }
 }
 
-/// All of standard input. Ctrl-C ends the waiting.
+/// Reads all of standard input. Ctrl-C ends the wait.
 fn from_input() -> Result<String> {
     let (sender, receiver) = mpsc::channel();
     let read = move || drop(sender.send(text_of(io::stdin().lock())));
@@ -134,7 +135,7 @@ fn from_input() -> Result<String> {
 /// Writes a new secret key into a new file, which only its owner may read.
 ///
 /// # Errors
-/// USAGE if the name is no name or the file exists; IO.
+/// USAGE if the name is invalid or the file exists; IO.
 pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     if crate::output::printable(name) != name {
         return Err(Error::usage(
@@ -157,7 +158,7 @@ pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     })?;
     let written = writeln!(file, "{}", key.to_text()).and_then(|()| file.sync_all());
     if let Err(error) = written {
-        // A partly written key is useless.
+        // A partly written key is of no use.
         let _ = std::fs::remove_file(path);
         return Err(Error::io("writing", error).in_file(path));
     }
@@ -170,7 +171,7 @@ pub(crate) fn as_json(TrustedKey { key, chains }: &TrustedKey) -> Value {
 }
 
 impl SignArgs {
-    /// The signers; none if no key was given.
+    /// Returns the signers; none if no key is given.
     ///
     /// # Errors
     /// USAGE if a key cannot be used; IO.
@@ -213,11 +214,12 @@ impl SignArgs {
     }
 }
 
-/// The key in the environment; `None` if the variable is not set.
+/// Reads the key in the environment. Returns `None` if the variable is not set.
 ///
 /// # Errors
-/// USAGE if the variable has something other than the text of a secret key. An empty one is a
-/// secret that was not passed on: to publish unsigned because of it would break a signed chain.
+/// USAGE if the variable has anything but the text of a secret key. An empty variable is an error,
+/// too: it probably means that a secret was not passed on, and publishing without a signature would
+/// break a signed chain.
 fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
     let Some(value) = env::var_os(VARIABLE) else {
         return Ok(None);
@@ -241,10 +243,10 @@ fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
     }
 }
 
-/// Refuses a file that others may read or write, where the system says so.
+/// Refuses a file that other users may access.
 ///
 /// # Errors
-/// USAGE if they may; IO.
+/// USAGE if other users may access the file; IO.
 #[cfg(unix)]
 fn refuse_open(path: &Path) -> Result<()> {
     use std::os::unix::fs::MetadataExt as _;
@@ -256,7 +258,7 @@ fn refuse_open(path: &Path) -> Result<()> {
     }
     let is_root = metadata.uid() == 0;
     if is_root && mode & !0o440 == 0 && is_own_group(metadata.gid()) {
-        // Kubernetes mounts a secret like this for a pod with `fsGroup`.
+        // Kubernetes mounts secrets with this mode for a pod with `fsGroup`.
         return Ok(());
     }
     let advice = if metadata.uid() == rustix::process::geteuid().as_raw() {
@@ -282,16 +284,16 @@ fn refuse_open(_: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The word that `--trust` takes instead of a key.
+/// The value of `--trust` that means no key.
 const NO_TRUST: &str = "none";
 
 impl TrustArgs {
-    /// Whether a directory is to forget its trust.
+    /// True if the directory must forget its trust.
     pub(crate) fn forgets(&self) -> bool {
         self.trust.iter().any(|given| given == NO_TRUST)
     }
 
-    /// Whom to trust; `None` if no key was given.
+    /// Returns the keys to trust; `None` if no key is given.
     ///
     /// # Errors
     /// USAGE if a key cannot be read, is given twice, or the quorum cannot be reached; IO.
@@ -302,7 +304,8 @@ impl TrustArgs {
                 keys.push(key);
                 continue;
             }
-            // Otherwise it is rather a key, which may be a secret one.
+            // A text with two `+` that is not the path of a file is more likely a damaged key. It
+            // may be a secret key, so the error does not show it.
             let path = Path::new(given);
             let is_path = path.extension().is_some_and(|extension| extension == "pub")
                 || given.matches('+').count() < 2;
@@ -328,7 +331,7 @@ impl TrustArgs {
     }
 }
 
-/// A key that a command signs with.
+/// Signer that runs a command.
 struct CommandSigner {
     public: VerifierKey,
     command: String,
@@ -362,10 +365,10 @@ impl Signer for CommandSigner {
 }
 
 impl CommandSigner {
-    /// The text that the command prints, or why it did not succeed.
+    /// Runs the command. Returns what it prints, or the reason why it did not succeed.
     fn ask(&self, text: &[u8]) -> io::Result<Result<Vec<u8>, String>> {
-        // Files, not pipes: a command that does not read, or leaves a child behind, would block a
-        // pipe.
+        // Files instead of pipes, because a command that does not read, or leaves a child process
+        // behind, would block a pipe.
         let (mut question, mut answer) = (tempfile::tempfile()?, tempfile::tempfile()?);
         question.write_all(text)?;
         question.seek(SeekFrom::Start(0))?;

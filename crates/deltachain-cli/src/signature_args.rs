@@ -12,7 +12,7 @@ use deltachain::tensor::Digest;
 
 use crate::shared_args::{SIGNATURES, parse_digest, parse_seconds};
 
-/// Keys that sign.
+/// Keys to sign with.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_field_names, reason = "the options have these names")]
 pub(crate) struct SignArgs {
@@ -39,7 +39,7 @@ pub(crate) struct SignArgs {
     pub(crate) sign_timeout: Duration,
 }
 
-/// Whose signatures count.
+/// Keys to trust.
 #[derive(Debug, Args)]
 pub(crate) struct TrustArgs {
     /// Accept only versions that this key has signed; repeatable
@@ -54,7 +54,7 @@ pub(crate) struct TrustArgs {
     pub(crate) quorum: Option<usize>,
 }
 
-/// Keys with which a publisher signs, and keys that it trusts.
+/// Keys that a publisher signs with, and keys that it trusts.
 #[derive(Debug, Args)]
 pub(crate) struct PublisherSignatureArgs {
     #[command(flatten)]

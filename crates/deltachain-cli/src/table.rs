@@ -1,11 +1,10 @@
-//! Tables of text: columns as wide as their content. The last column may hold anything, since
-//! nothing follows it.
+//! Tables of text, with columns as wide as their content.
 
 use anstyle::Style;
 
-/// Lays out `rows` below `columns`: their titles with `|` between them. Cells are on the left of a
-/// column, or on its right if the title begins with `>`. Those of the last column are never padded,
-/// so names of any width may stand there.
+/// Lays out `rows` below `columns`, which are titles separated by `|`. Cells are aligned left, or
+/// right if the title begins with `>`. Left-aligned cells of the last column are not padded, so
+/// names of any width may stand there.
 pub(crate) fn layout(columns: &str, rows: &[Vec<String>]) -> String {
     let mut columns: Vec<Column<'_>> = columns.split('|').map(Column::new).collect();
     for row in rows {
@@ -25,14 +24,14 @@ pub(crate) fn layout(columns: &str, rows: &[Vec<String>]) -> String {
 
 struct Column<'a> {
     title: &'a str,
-    /// Whether its cells stand on the right.
+    /// True if the cells are aligned right.
     is_right: bool,
-    /// Characters of its widest cell.
+    /// Number of characters of the widest cell.
     width: usize,
 }
 
 impl<'a> Column<'a> {
-    /// Parses a title, which begins with `>` if the cells stand on the right.
+    /// Parses a title, which begins with `>` if the cells are aligned right.
     fn new(title: &'a str) -> Self {
         let (title, is_right) = title
             .strip_prefix('>')

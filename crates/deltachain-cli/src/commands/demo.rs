@@ -1,4 +1,5 @@
-//! `demo`: a small chain of real checkpoints, made, applied and attacked before the user's eyes.
+//! `demo`: makes links between real checkpoints, applies them, tries a wrong base and a damaged
+//! link, and publishes the checkpoints as a chain.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,8 @@ use crate::numbers::{bits_each, decimal, grouped, percent, ratio, time};
 use crate::output::{Output, printable_path};
 use crate::table::layout;
 
-/// The first checkpoint of the excerpt, and the links to those after it: testdata/README.md says
-/// where it comes from. `data` has a symbolic link, so that packages have the file.
+/// The first checkpoint of the excerpt, and the links to the next ones. testdata/README.md says
+/// where it comes from. `data` has a symbolic link to the checkpoint, so that packages contain it.
 const FIRST: &[u8] = include_bytes!("../../data/rl3e6_step0.safetensors");
 const LINKS: [&[u8]; 3] = [
     include_bytes!("../../data/rl3e6_0-1.dcf"),
@@ -44,14 +45,14 @@ elements change in a step depends on learning rate and number format.";
 struct Planned {
     /// The name of its file, without the extension.
     name: &'static str,
-    /// The step that it leads from; `None` for a snapshot.
+    /// The step that the link starts from; `None` for a snapshot.
     from: Option<usize>,
-    /// The step that it leads to.
+    /// The step that the link leads to.
     to: usize,
     profile: Profile,
 }
 
-/// The links. The first four lead to the last step.
+/// The links that the demo makes. The first four lead to the last step.
 const MADE: [Planned; 5] = [
     Planned::new("0", None, 0, Profile::Direct),
     Planned::new("0-1", Some(0), 1, Profile::Compact),
@@ -90,7 +91,7 @@ struct Demo {
     links: Vec<Made>,
     /// Bytes of the snapshot and the links to the last step.
     chain_bytes: u64,
-    /// The link of a wrong base, and the damaged one.
+    /// The link that was applied to a wrong base, and the damaged link.
     refused: [Refused; 2],
     /// The report on the chain, for people and as JSON.
     chain: (String, Value),
@@ -129,8 +130,8 @@ fn create_empty(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Applies all links to the last step at once, then one to a wrong base and a damaged one, which
-/// must both be refused.
+/// Applies all links up to the last step in one call. Then applies a link to a wrong base, and a
+/// damaged link, which must both be refused.
 fn apply_and_refuse(directory: &Path, steps: &[PathBuf]) -> Result<[Refused; 2]> {
     let path: Vec<_> = MADE
         .iter()
@@ -298,7 +299,7 @@ fn write_checkpoints(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(steps)
 }
 
-/// Applies the link to this base, which must not work.
+/// Applies the link to this base, which must be refused.
 fn check_refusal(what: &str, link: &Path, base: &Path) -> Result<Refused> {
     let checked = OpenedLink::open(link, &Limits::default())
         .and_then(|link| with_base(base, &link, Output::silent()));

@@ -1,5 +1,6 @@
-//! The second half of `demo`: a publisher and two followers of a chain in a directory; one follows
-//! from the beginning, the other joins late. A version has a configuration beside its tensors.
+//! The second half of `demo`: a publisher and two followers of a chain in a directory. One follower
+//! starts at the beginning, the other joins late. Each version has a configuration file beside its
+//! tensors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,8 @@ use crate::watcher::Watcher;
 /// The files of each version.
 const FILES: [&str; 2] = ["model.safetensors", "config.json"];
 
-/// Publishes these checkpoints, whose files are there already, and follows them. What has been
-/// seen, for people and as JSON.
+/// Publishes these checkpoints, whose files exist already, and follows the chain. Returns the
+/// report as text and as JSON.
 pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result<(String, Value)> {
     let watcher = Watcher::new(output);
     let url = directory.join("chain").to_string_lossy().into_owned();
@@ -83,7 +84,7 @@ struct DemoVersion {
     published: PublishReport,
     /// Duration of publishing.
     took: Duration,
-    /// The report of the follower that follows from the beginning.
+    /// The report of the follower that started at the beginning.
     switched: SwitchReport,
 }
 
@@ -116,7 +117,7 @@ impl DemoVersion {
     }
 }
 
-/// Returns the bytes of the links through which a follower replays all versions.
+/// Returns the bytes of the links with which a follower replays all versions.
 fn replayed_bytes(versions: &[DemoVersion]) -> u64 {
     versions.iter().map(DemoVersion::step_bytes).sum()
 }
@@ -155,7 +156,7 @@ fn as_json(versions: &[DemoVersion], late: &SwitchReport) -> Value {
     json!({ "published": published, "early": early, "late": switch_as_json(late), "replayed_bytes": replayed })
 }
 
-/// Brings a follower to the newest version, and compares its files with the published ones, byte
+/// Updates a follower to the newest version, and compares its files with the published ones, byte
 /// for byte.
 fn follow(
     follower: &mut Follower<Directory>,

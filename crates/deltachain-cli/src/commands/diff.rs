@@ -1,5 +1,5 @@
-//! `diff`: makes the link from one state to another, and `snapshot`: the one from the empty state.
-//! Also how every other command that makes links tells of it.
+//! `diff`: makes the link from one state to another. `snapshot`: makes the link from the empty
+//! state. Also the report on a new link, for every command that makes links.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
 }
 
 pub(crate) fn snapshot(args: &SnapshotArgs, output: Output) -> Result<()> {
-    // A snapshot has nothing to be relative to, so the profile makes no difference.
+    // A snapshot has no base to be relative to, so the profile makes no difference.
     make(
         &args.link,
         None,
@@ -41,7 +41,7 @@ fn make(
     refuse_existing(&link.output, link.force)?;
     let base = base.map(SafetensorsState::open).transpose()?;
     let target = SafetensorsState::open(target)?;
-    // Other files beside the states, too, are compared before the link is there.
+    // The other files beside the states are compared before the link is made, too.
     let not_covered = NotCovered::by_link(base.as_ref(), &target)?;
     let meter = output.meter("comparing", 0);
     let options = options
@@ -62,10 +62,10 @@ fn make(
     Ok(())
 }
 
-/// Notes as metadata; each key once.
+/// Converts notes to metadata.
 ///
 /// # Errors
-/// USAGE.
+/// USAGE if a key is given twice.
 pub fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     let mut metadata = BTreeMap::new();
     for (key, value) in notes {
@@ -76,7 +76,7 @@ pub fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     Ok(metadata)
 }
 
-/// A new link, for people.
+/// Describes a new link as text.
 pub fn describe(path: &Path, report: &DiffReport) -> String {
     format!(
         "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} \
@@ -95,7 +95,7 @@ pub fn describe(path: &Path, report: &DiffReport) -> String {
     )
 }
 
-/// A new link.
+/// Describes a new link as JSON.
 pub fn report_as_json(path: &Path, report: &DiffReport) -> Value {
     json!({
         "link": path.to_string_lossy(),

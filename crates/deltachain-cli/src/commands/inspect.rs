@@ -22,7 +22,7 @@ const SHOWN_CHARACTERS: usize = 160;
 pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
     let in_file = |error: deltachain::Error| error.in_file(&link.path);
-    // Before the work of reading all segments.
+    // The check comes before the work of reading all segments.
     args.html
         .as_deref()
         .map(|page| inspect_html::check(&link, page, args.force))
@@ -43,12 +43,12 @@ struct Row<'a> {
     dtype: Option<String>,
     shape: Option<&'a [u64]>,
     lanes: u64,
-    /// Lanes that the link holds values of.
+    /// Number of lanes that the link has values for.
     coded: u64,
-    /// Its share of the segments' bytes.
+    /// The tensor's share of the bytes of the segments.
     bytes: u64,
     codings: BTreeSet<&'static str>,
-    /// The number of contexts in the segment that has most.
+    /// The highest number of contexts in one segment.
     contexts: usize,
 }
 
@@ -103,7 +103,7 @@ fn start_row(entry: &TensorEntry) -> Row<'_> {
     }
 }
 
-/// The parts that a segment adds to its tensors, by their number in the index.
+/// Returns what a segment adds to the rows of its tensors, by the tensors' numbers in the index.
 fn segment_parts(link: &OpenedLink, number: usize) -> Result<Vec<(usize, Row<'_>)>> {
     let segment = link.reader.segment(number)?;
     let parts = link.reader.parts(number);
@@ -286,7 +286,7 @@ fn is_snapshot(link: &OpenedLink) -> bool {
     link.reader.header().base == deltachain::tensor::Digest::of_empty_state()
 }
 
-/// `384x384`, or `scalar`.
+/// Formats a shape as `384x384`, or `scalar`.
 fn shape(dimensions: &[u64]) -> String {
     if dimensions.is_empty() {
         return "scalar".to_owned();

@@ -32,13 +32,13 @@ use crate::output::{Output, printable};
 use crate::process;
 use crate::watcher::Watcher;
 
-/// Pause between two looks at servers that the command waits for.
+/// Interval at which servers are checked while this waits for them.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
     service::stays_alive().map_err(|error| Error::io("starting threads", error))?;
-    // Nothing is begun if the port cannot be had.
+    // The port is opened first, so that nothing starts if it is not available.
     let port = open_port(args)?;
     let has_tensors = !args.directory.no_tensors && needs_tensors(args, &watcher)?;
     let mut follower = open(&args.chain, &args.directory, has_tensors)?;
@@ -59,7 +59,8 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     if args.once { Err(error) } else { Ok(()) }
 }
 
-/// Whether servers read the directory. If none answers, as it was before.
+/// True if the directory needs tensors, because servers read it or there are no servers. If no
+/// server answers, uses the record of the last run.
 fn needs_tensors(args: &FollowArgs, watcher: &Watcher) -> Result<bool> {
     let Some(kind) = args.engine.engine else {
         return Ok(true);
@@ -75,8 +76,8 @@ fn needs_tensors(args: &FollowArgs, watcher: &Watcher) -> Result<bool> {
     Ok(!downloads)
 }
 
-/// The record of the servers of this engine. A record that cannot be read is as none: then each
-/// server is updated once more.
+/// Reads the record of the servers of this engine. An unreadable record counts as none, so that
+/// each server is updated once more.
 fn servers_before(records: &Records, kind: EngineKind) -> ServersRecord {
     let engine = kind
         .to_possible_value()
@@ -127,16 +128,16 @@ fn start_fleet(
     Ok(Some(Arc::new(fleet)))
 }
 
-/// Returns the status that was written last, with the start of this process.
+/// Returns the last recorded status, updated for the start of this process.
 fn new_status(records: &Records, commander: Option<&Commander>) -> FollowStatus {
-    // A status that cannot be read is written anew.
+    // An unreadable status is replaced.
     let mut status = records.status().ok().flatten().unwrap_or_default();
     status.begins();
     status.command = commander.map(|commander| commander.status(None, false));
     status
 }
 
-/// Serves the pages, and says where.
+/// Serves the pages, and prints their addresses.
 fn serve(port: Port, pages: Vec<Page>, watcher: &Watcher) -> Result<HttpServer> {
     for page in &pages {
         watcher.remark(&format!("serving http://{}{}", port.address, page.path));
@@ -144,7 +145,7 @@ fn serve(port: Port, pages: Vec<Page>, watcher: &Watcher) -> Result<HttpServer> 
     port.serve(pages)
 }
 
-/// The page `/healthz`, which says the same as `status`.
+/// Returns the page `/healthz`, which reports the same problems as `status`.
 fn health_page(records: &Records, max_lag: MaxLag) -> Page {
     let directory = records.directory().to_owned();
     let show = move || match Health::of(&directory, Some(max_lag)) {
@@ -157,7 +158,7 @@ fn health_page(records: &Records, max_lag: MaxLag) -> Page {
     }
 }
 
-/// The address of --listen.
+/// Opens the port of --listen, if it is given.
 fn open_port(args: &FollowArgs) -> Result<Option<Port>> {
     let (_, longest) = args.poll;
     if args.listen.is_some()
@@ -184,14 +185,14 @@ struct Operation<'a> {
     fleet: Option<Arc<Fleet>>,
     readiness: Option<Arc<Readiness>>,
     metrics: Metrics,
-    /// Show metrics and readiness, as long as this process follows.
+    /// The server of --listen, which answers until it is dropped.
     _http: Option<HttpServer>,
-    /// Which servers are ready for requests, as was said last.
+    /// True for each server that was last reported as ready for requests.
     ready: Vec<bool>,
     is_ready: bool,
-    /// Why the last record could not be written.
+    /// The reason why the last record could not be written, if it could not.
     unwritten: Option<String>,
-    /// Held as long as this process follows.
+    /// The lock that shows that this process follows.
     lock: Option<File>,
 }
 
@@ -235,7 +236,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Does what an event asks for.
+    /// Handles an event.
     fn happened(
         &mut self,
         follower: &Follower<Directory>,
@@ -297,7 +298,7 @@ impl<'a> Operation<'a> {
         self.metrics.switched(switched);
         self.metrics.command_is_new();
         service::says(&format!("at version {}", switched.version));
-        // SPEC section 24.5.
+        // SPEC section 24.5 defines this metadata.
         let is_whole =
             switched.from.is_some() && !switched.metadata.contains_key("deltachain.in-place");
         let whole = (is_whole && !self.has_tensors && self.fleet.is_some()).then(|| {
@@ -347,7 +348,7 @@ impl<'a> Operation<'a> {
         )
     }
 
-    /// A look found nothing new.
+    /// Handles a poll that found nothing new.
     fn newest(&mut self, held: Option<&HeldVersion>) -> Result<()> {
         let Some(held) = held else { return Ok(()) };
         self.found(held.version, &held.state.to_string(), held.version);
@@ -366,7 +367,7 @@ impl<'a> Operation<'a> {
         )
     }
 
-    /// A look has gone well, and `head` is the newest version.
+    /// Records a successful poll, in which `head` was the newest version.
     fn found(&mut self, held: u64, state: &str, head: u64) {
         self.status.found(held, state, head);
         self.write(Some(held));
@@ -380,7 +381,8 @@ impl<'a> Operation<'a> {
         self.write(held.map(|held| held.version));
     }
 
-    /// Following ends with this error. Of USAGE no event has told.
+    /// Records the error that ends following, if it is of class USAGE: such an error ends following
+    /// without an event, which would have recorded it.
     fn ends_with(&mut self, error: &Error) {
         if error.class() == ErrorClass::Usage {
             self.status.failed(error);
@@ -388,9 +390,9 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// After a look: for `status`, and for metrics.
+    /// Updates the records of `status`, the metrics and the readiness after a poll.
     fn write(&mut self, held: Option<u64>) {
-        // If the directory cannot be read here, `status` reads it once more.
+        // An error is dropped here: `status` reads the directory again, and shows it.
         let shown = Health::of(self.records.directory(), None).ok();
         self.status.unsigned = shown.and_then(|shown| shown.trust?.problem());
         self.metrics.looked(held, &self.status);
@@ -410,14 +412,14 @@ impl<'a> Operation<'a> {
     }
 
     fn complain(&mut self, unwritten: Option<String>) {
-        // Once is enough. The model is what counts.
+        // Each reason is shown once. Following continues without the record.
         if unwritten != self.unwritten {
             unwritten.iter().for_each(|text| self.watcher.remark(text));
             self.unwritten = unwritten;
         }
     }
 
-    /// Runs the command for the version held, if it is time.
+    /// Runs the command for the held version, if it is due.
     fn run_command(&mut self, held: &HeldVersion) -> Result<()> {
         let Some(commander) = self
             .commander
@@ -432,12 +434,12 @@ impl<'a> Operation<'a> {
             return Ok(());
         };
         let began = Instant::now();
-        // An interruption is seen by the command itself.
+        // `run` checks for interrupts itself.
         let result = commander.run(held, &interrupt::happened);
         self.status.command = Some(commander.status(Some(held), false));
         let pause = commander.pause().unwrap_or_default();
         if result == CommandResult::Succeeded {
-            // It has succeeded all the same.
+            // The command has succeeded even if that cannot be recorded.
             commander
                 .record()
                 .unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
@@ -464,7 +466,7 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
-    /// Tells the servers which version is wanted, and what happened to them.
+    /// Sets the version that the servers are updated to, and reports what happened to them.
     fn bring_servers(&mut self, held: &HeldVersion) -> Result<()> {
         let Some(fleet) = &self.fleet else {
             return Ok(());
@@ -478,7 +480,8 @@ impl<'a> Operation<'a> {
                 &held.directory,
             )?);
         }
-        // The next version but one takes the place of files that a server still reads.
+        // A server may still read the files of an older version, which the next version but one
+        // replaces.
         while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried() {
             self.watcher.advance(Phase::Wait, 0)?;
             thread::sleep(PATIENCE);
@@ -549,14 +552,14 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
-    /// Waits for servers that are being changed, and says what became of them.
+    /// Waits for servers that are being updated, and reports the results.
     fn servers_end(&mut self) -> Result<()> {
         self.readiness.iter().for_each(|readiness| readiness.ends());
         self.fleet.iter().for_each(|fleet| fleet.stop());
         self.tell_of_servers()
     }
 
-    /// Says which servers are ready for requests, if that has changed.
+    /// Reports which servers are ready for requests, if that has changed.
     fn tell_of_readiness(&mut self) -> Result<()> {
         let Some(readiness) = &self.readiness else {
             return Ok(());
@@ -576,7 +579,8 @@ impl<'a> Operation<'a> {
         self.watcher.event(|| text, || json)
     }
 
-    /// After the one look.
+    /// Ends `follow --once` after its poll, with an error if the command or the servers have
+    /// failed.
     fn once(&self, held: &HeldVersion) -> Result<ControlFlow<()>> {
         if let Some(commander) = self
             .commander

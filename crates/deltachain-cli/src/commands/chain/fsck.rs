@@ -1,4 +1,4 @@
-//! `fsck`: checks a chain, or reads all of a follower's directory. The program fails if there is a
+//! `fsck`: checks a chain, or all files of a follower's directory. The program fails if there is a
 //! problem.
 
 use std::path::Path;
@@ -55,13 +55,13 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     Ok(failure::code(found.problems.is_empty()))
 }
 
-/// A hint where the problems are explained.
+/// Returns a hint with the command that explains the problems.
 pub(crate) fn explained(problems: &[Error]) -> Option<String> {
     more(problems.iter().filter_map(Error::rule))
         .map(|command| format!("note: for more: {command}"))
 }
 
-/// Which version is the newest that is signed.
+/// Describes the newest signed version.
 fn signed(report: &FsckReport, trust: Option<&Trust>) -> Option<String> {
     let counts = |version: &&SignedVersion| trust.is_none() || version.signers.signed == Some(true);
     let newest = report.signatures.iter().rfind(counts);

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// Reports on a version that was to be published.
+/// Prints the report of a publish.
 pub(crate) fn report(url: &str, published: &PublishReport, output: Output) {
     output.summary_of_done(
         || describe_done(url, published),
@@ -82,7 +82,7 @@ fn describe_done(url: &str, published: &PublishReport) -> String {
     format!("version {} of {} {what}", published.version, printable(url))
 }
 
-/// Waits until there is this file.
+/// Waits until this file exists.
 fn wait_for(path: &Path, output: Output) -> Result<()> {
     let is_there = || {
         path.try_exists()
@@ -98,7 +98,7 @@ fn wait_for(path: &Path, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// The report on a version that was to be published, for people.
+/// Describes the result of a publish as text.
 pub fn describe(url: &str, published: &PublishReport) -> String {
     let PublishReport {
         version,
@@ -153,7 +153,7 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
     lines.join("\n")
 }
 
-/// A new route, on a line of its own.
+/// Describes a new route on a line of its own.
 pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
     let kind = kind(route.from, route.is_direct, route.is_in_place);
     format!(

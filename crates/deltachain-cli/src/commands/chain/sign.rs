@@ -1,4 +1,4 @@
-//! `sign`: signs a version that has been published.
+//! `sign`: signs a published version.
 
 use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
@@ -40,7 +40,7 @@ struct Signature {
     url: String,
     entry: LogEntry,
     note: ObjectName,
-    /// The own names of the note that something else has.
+    /// The names for the signature's note that another object has already.
     taken: Vec<ObjectName>,
     /// The public keys.
     by: Vec<String>,
@@ -93,7 +93,7 @@ impl Signature {
     }
 }
 
-/// The version that is to be signed, and the commit that the user has named.
+/// Returns the version to sign, and the commit that the user has named.
 fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
     let entry = deltachain_store::show(store, args.version, None)?;
     let Some(commit) = args.commit else {
@@ -105,7 +105,7 @@ fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
         );
         return Err(Error::usage(text));
     };
-    // A wrong commit of a version that was named is refused when it is signed.
+    // If the user named the version, `sign` refuses a wrong commit.
     if entry.commit == commit || args.version.is_some() {
         return Ok((entry, commit));
     }

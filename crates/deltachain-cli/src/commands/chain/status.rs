@@ -1,4 +1,4 @@
-//! `status`: how a follower's directory is. The program fails if it is not healthy.
+//! `status`: shows the status of a follower's directory. The program fails if it is not healthy.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn as_text(health: &Health) -> String {
     lines.join("\n")
 }
 
-/// Adds the version that the directory holds, and what it consists of.
+/// Adds the version that the directory holds, with its digests, notes and files.
 fn add_version(health: &Health, lines: &mut Vec<String>) {
     if let Some(version) = health.version {
         let since = health
@@ -163,7 +163,7 @@ fn add_operation(health: &Health, lines: &mut Vec<String>) {
     ));
 }
 
-/// Adds that the directory is healthy, or its problems.
+/// Adds a line if the directory is healthy, and its problems otherwise.
 fn add_verdict(health: &Health, lines: &mut Vec<String>) {
     if health.healthy {
         lines.push("healthy".to_owned());
@@ -236,7 +236,7 @@ fn server_as_text(server: &ServerRecord) -> String {
     format!("server    {}: {has}{since}{more}", printable(url))
 }
 
-/// A time that has passed, as `2h 3m`.
+/// Formats a duration such as `2h 3m`.
 fn short(seconds: f64) -> String {
     let time = Duration::try_from_secs_f64(seconds.trunc()).unwrap_or_default();
     humantime::format_duration(time).to_string()
