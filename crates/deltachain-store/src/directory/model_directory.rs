@@ -6,7 +6,7 @@
 //! current                -> versions/VERSION-COMMIT/model: a symbolic link; renaming another one over it is the switch
 //! versions/              the versions
 //! cache/DIGEST.dcf       links
-//! trust.json             trusted keys and the newest signed head, if only signed versions are taken
+//! trust.json             trusted keys and newest signed head, if only signed versions are taken
 //! lock                   locked by the one process that writes here
 //! skip-N/                an older version that a publisher keeps: a directory of the same kind
 //! .tmp-deltachain-*      unfinished, removed when the directory is opened
