@@ -30,8 +30,8 @@ impl Time {
         Self::now().0.duration_since(self.0).unwrap_or_default()
     }
 
-    /// Whether a clock was wrong: a time of this machine, by more than what clocks are set back by
-    /// as a rule.
+    /// Whether the time is so far in the future that a clock was wrong: by more than clocks are
+    /// usually set back.
     pub(crate) fn is_in_future(self) -> bool {
         self.0
             .duration_since(Self::now().0)
