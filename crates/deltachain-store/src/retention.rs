@@ -55,7 +55,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// The versions of a chain that are kept.
+    /// Selects the versions of a chain that are kept.
     fn select(&self, history: &History) -> Result<BTreeSet<u64>> {
         let Some((&head, _)) = history.entries.last_key_value() else {
             return Ok(BTreeSet::new());
@@ -432,7 +432,7 @@ fn bring_into_force(store: &Store, document: &RoutesDocument, attempts: &[Attemp
     Err(routes_taken(document.name()))
 }
 
-/// The files that the store has. A file that is not in the list is looked up by name: it may have
+/// The files that the store has. A file that is not in the list is requested by name: it may have
 /// been stored after files were listed, and before documents were.
 struct StoredFiles<'a> {
     store: &'a Store,

@@ -89,7 +89,7 @@ impl ModelDirectory {
         })
     }
 
-    /// The directory of fetched files.
+    /// The directory of downloaded files.
     pub(crate) fn cache(&self) -> PathBuf {
         self.path.join(CACHE)
     }

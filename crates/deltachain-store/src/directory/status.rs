@@ -19,10 +19,10 @@ use crate::directory::trust_record::{SeenHead, TrustRecord};
 use crate::directory::versions::{files_of, held_if_there};
 use crate::there::if_there;
 
-/// The version that a subscriber's directory shows.
+/// The status of a subscriber's directory that holds a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DirectoryStatus {
-    /// The version, in the directory that `current` leads to.
+    /// The held version, whose files `current` leads to.
     pub(crate) held: HeldVersion,
     /// When `current` was switched to it; `None` if the file system does not record this.
     pub(crate) switched: Option<SystemTime>,

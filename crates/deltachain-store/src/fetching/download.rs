@@ -1,4 +1,4 @@
-//! A link that is read while it is still being fetched, so that decoding overlaps the transfer.
+//! A link that is read while it is still being downloaded, so that decoding overlaps the transfer.
 
 use std::io::{self, Write};
 use std::pin::pin;

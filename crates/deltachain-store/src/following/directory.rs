@@ -1,4 +1,4 @@
-//! Bringing a directory to versions of a chain (SPEC section 19).
+//! Keeps a directory at versions of a chain (SPEC section 19).
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -515,7 +515,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
             Ok(Some(held)) => self.place.expected(held, &self.reader),
             Err(error) => Err(error),
         };
-        // The others do not wait for this one.
+        // Other processes learn of the error, so that they do not wait for this one.
         let Some(all) = expected.inspect_err(|error| drop(peers.add(&mut [], Some(error))))? else {
             // Both ways to compare report the same class of error.
             let done =

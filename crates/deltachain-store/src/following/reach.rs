@@ -49,7 +49,7 @@ pub trait Destination: Sized {
     /// Whether files are written by layouts.
     const HAS_FILES: bool = false;
 
-    /// The version held.
+    /// The held version.
     fn held(&self) -> Option<&HeldVersion<Self::At>>;
 
     /// The held version, if links may start from it.
@@ -57,7 +57,7 @@ pub trait Destination: Sized {
         self.held()
     }
 
-    /// The version below which the chain must not go, whether it is usable or not.
+    /// The version below which the chain must not be rolled back, whether it is usable or not.
     fn last(&self) -> Option<&HeldVersion<Self::At>> {
         self.held()
     }
@@ -509,8 +509,8 @@ impl ChainReader {
         self.check_layouts(plan, to)
     }
 
-    /// Notes the newest version of the chain. A plan for the head knows it; one for another version
-    /// only shows that the chain goes at least that far.
+    /// Notes the newest version of the chain. A plan for the head knows it; a plan for another
+    /// version only shows that the chain has at least that version.
     fn note_newest(&self, asked: Option<u64>, plan: &Plan) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.is_none() || *newest < Some(plan.version) {

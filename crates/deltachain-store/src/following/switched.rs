@@ -29,12 +29,12 @@ pub struct PhaseTimes {
 pub struct Lag {
     /// Number of versions behind the head.
     pub versions: u64,
-    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store does
-    /// not tell.
+    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store reports
+    /// no times.
     pub seconds: Option<f64>,
 }
 
-/// The report of what a switch has changed.
+/// The report of a switch.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SwitchReport<D = PathBuf> {

@@ -35,7 +35,7 @@ pub struct DirectoryReport {
     pub tensors: usize,
     /// Bytes of these tensors.
     pub bytes: u64,
-    /// Links in the cache.
+    /// Number of links in the cache.
     pub cached: usize,
     /// Their bytes.
     pub cached_bytes: u64,

@@ -49,21 +49,21 @@ pub struct FsckReport {
     pub versions: usize,
     /// Number of these versions that have no routes.
     pub pruned: usize,
-    /// Files that routes in force name.
+    /// Number of files that routes in force name.
     pub files: usize,
     /// Their bytes, as the routes say.
     pub bytes: u64,
-    /// Assets that versions name, each counted once.
+    /// Number of assets that versions name, each counted once.
     pub assets: usize,
-    /// Versions that have been built.
+    /// Number of versions that were built.
     pub rebuilt: usize,
-    /// Files that no route in force names.
+    /// Number of files that no route in force names.
     pub orphans: usize,
     /// Their bytes.
     pub orphan_bytes: u64,
-    /// The orphans that no document names, not even one that has been replaced: publishers that
-    /// were killed have left them, or their commits are lost. Pruning leaves them where they are,
-    /// unless [`Keep::abandoned`](crate::Keep) is set.
+    /// Number of orphans that no document names, not even one that has been replaced: killed
+    /// publishers have left them, or their commits are lost. Pruning keeps them, unless
+    /// [`Keep::abandoned`](crate::Keep) is set.
     pub unnamed: usize,
     /// Their bytes.
     pub unnamed_bytes: u64,

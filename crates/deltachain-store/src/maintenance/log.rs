@@ -37,7 +37,7 @@ pub struct LogEntry {
     pub assets: Vec<Asset>,
     /// The commit's metadata.
     pub metadata: BTreeMap<String, String>,
-    /// When the commit was stored, by the store's clock; `None` if the store does not tell.
+    /// When the commit was stored, by the store's clock; `None` if the store reports no times.
     #[serde(serialize_with = "text::time")]
     pub stored: Option<SystemTime>,
     /// The signers of the version.

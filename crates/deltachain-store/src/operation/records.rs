@@ -66,7 +66,7 @@ pub struct FollowStatus {
     /// The versions that the directory has held, as polls have found them. The last one is the
     /// latest.
     pub(crate) versions: Vec<KnownVersion>,
-    /// When the commit of the version held was stored.
+    /// When the commit of the held version was stored.
     pub(crate) stored: Option<At>,
     /// Whether the last poll failed.
     pub(crate) failing: bool,
@@ -345,11 +345,11 @@ pub struct ServerRecord {
     pub changing: bool,
     /// Whether it has been paused and not resumed.
     pub paused: bool,
-    /// Number of failures since the server last had the wanted version.
+    /// Number of failures since the server last had the version that it should have.
     pub failures: u64,
     /// Why it failed last.
     pub last_failure: Option<String>,
-    /// Since when it is known to have its version.
+    /// When it was first known to have its version.
     pub since: Option<Time>,
 }
 
@@ -444,7 +444,7 @@ impl Records {
         None
     }
 
-    /// Whether there is a file to lock.
+    /// Whether the lock file exists.
     pub fn has_lock(&self) -> bool {
         fs::symlink_metadata(self.directory.join(LOCK)).is_ok()
     }

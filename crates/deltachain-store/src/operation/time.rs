@@ -49,7 +49,7 @@ impl Time {
 
 impl Display for Time {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        // There is no such text before 1970 and after 9999, and a clock may give any time.
+        // Times before 1970 and after 9999 have no such text, and a clock may return any time.
         let shown = self
             .0
             .duration_since(UNIX_EPOCH)

@@ -53,13 +53,13 @@ pub(crate) struct Job<'a> {
 
 /// The head's shard, to make links from.
 pub(crate) enum JobBase<'a> {
-    /// In the base that the caller has given. `last` are the digests of the head, if this publisher
+    /// The base that the caller has given. `last` are the digests of the head, if this publisher
     /// has made it; they are used for [`Base::Last`].
     Given {
         base: Base<'a>,
         last: Option<&'a StateDigests>,
     },
-    /// In a directory that has all shards of the head. Links are made in `place`.
+    /// A directory that has all shards of the head. Links are made in `place`.
     Whole {
         kept: &'a mut KeptVersion,
         place: &'a Path,

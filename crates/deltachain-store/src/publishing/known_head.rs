@@ -30,7 +30,7 @@ struct SeenHead {
     /// The report of the newest version, as a skipped step returns it. `None` if the chain has no
     /// version, or another process has committed it.
     report: Option<PublishReport>,
-    /// The head that was read a moment ago, for the call that comes next.
+    /// The head that was just read, for the next call.
     fresh: Option<Parent>,
     /// The commit that was last known to be signed as the publisher's trust wants it.
     signed: Option<Digest>,

@@ -84,7 +84,7 @@ impl NewLink {
             digests: None,
         });
         let tensors = target.state.tensors();
-        // One file without a name, whose text is the same whatever its tensors are.
+        // The layout of one file without a name. Its text is the same for all tensors.
         let single = Layout::single_file(tensors);
         let layout = target.layout.unwrap_or(&single);
         let moved = Layout::metadata_value(layout, base.layout, tensors);

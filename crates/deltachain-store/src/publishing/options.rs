@@ -22,10 +22,10 @@ deltachain::setters! {
         pub profiles: Vec<Profile> = vec![Profile::default()],
         /// Metadata of the commit: step number, run name.
         pub metadata: BTreeMap<String, String> = BTreeMap::new(),
-        /// When a version gets a snapshot.
+        /// The versions that get a snapshot.
         pub snapshots: Snapshots = Snapshots::default(),
-        /// For each of these distances, a version whose number is a multiple of it gets a link from
-        /// the version so far before, for readers that are behind.
+        /// Distances of further links, for readers that are behind. A version whose number is a
+        /// multiple of a distance gets a link from the version that many versions before it.
         pub skips: Vec<u64> = Vec::new(),
         /// Whether the other files of the model's directory, such as configuration and tokenizer,
         /// are published as the version's assets: all except the files that a trainer saves beside

@@ -53,7 +53,7 @@ impl Snapshots {
         };
         match path {
             Some(path) => path.and(link.into()).costs_more_than(times),
-            // If late joiners cannot read the chain at all, this repairs it.
+            // A snapshot also repairs a chain that late joiners cannot read at all.
             None => {
                 observer.remark("the cost for a late joiner is unknown, so a snapshot is added");
                 true

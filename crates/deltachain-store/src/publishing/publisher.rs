@@ -434,7 +434,7 @@ impl Publisher {
         }
         let parent = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
         parent.check_follows(version, follows)?;
-        // The version may be there already.
+        // If the version exists already, its parent is no longer the head, and is not checked.
         let is_above = match self.known.followed() {
             Some((known, _)) => known < version,
             None => true,

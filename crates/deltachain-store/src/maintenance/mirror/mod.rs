@@ -43,8 +43,8 @@ deltachain::setters! {
         /// Copies versions up to the newest one that these keys have signed (SPEC section 23.3),
         /// and none above it.
         pub trust: Option<Trust> = None,
-        /// Reads what is in the destination and replaces wrong objects, which lists do not show
-        /// if their size is right.
+        /// Reads all objects of the destination and replaces damaged ones. Lists do not show damage
+        /// if the size is right.
         pub verify: bool = false,
         /// The source is a copy from which the destination, the chain, is repaired: the destination
         /// may be ahead of the copy. Files are repaired by the destination's own routes, and
@@ -77,7 +77,7 @@ struct Known {
     chain: Vec<u8>,
     /// The newest version of the copy; `None` if the copy has no version.
     head: Option<KnownHead>,
-    /// Commits and notes of the source above it.
+    /// Commits and notes of the source above that version.
     above: BTreeMap<ObjectName, u64>,
 }
 
@@ -353,7 +353,7 @@ impl Mirror {
             && is_copied(0)
             && let Some(first) = history.entries.get(&0)
         {
-            // The mark of an unfinished copy comes first, so that two chains never mix.
+            // Version 0 is stored first: it marks an unfinished copy, so that two chains never mix.
             writing.store_files(first)?;
             writing.store_documents(|version| version == 0)?;
         }

@@ -33,7 +33,7 @@ struct DividedHead<'a> {
 
 /// The state of the head.
 enum HeadState<'a> {
-    /// None: no link is made from it.
+    /// No state: no link is made from the head.
     Nothing,
     /// A directory with all shards, which may have another version if the head cannot be built.
     Kept {
