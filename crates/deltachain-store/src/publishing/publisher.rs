@@ -195,8 +195,8 @@ impl Publisher {
     /// new ones are [divided](crate::divide) among them. With [`Base::Nothing`], all tensors are
     /// divided anew, unless this publisher has made the head.
     ///
-    /// If other threads write to a state in memory meanwhile, each piece is published as it was at
-    /// some moment, or nothing is published if several links are needed.
+    /// If other threads write to a state in memory meanwhile, each piece is published as it was
+    /// read, or nothing is published if several links are needed.
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer
