@@ -17,7 +17,7 @@ pub enum Face {
     Python,
 }
 
-/// The advice that helps against these broken rules: for the tool, for Python.
+/// Advice about the rules in the first field: for the tool, then for Python.
 type RuleAdvice = (&'static [&'static str], &'static str, &'static str);
 
 const BY_RULE: [RuleAdvice; 15] = [
@@ -104,7 +104,7 @@ const OTHER_FILES: &str = "the publisher did not make these files, or its commit
                            publisher of version 1.2 of the format";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";
 
-/// Advice that may help, in one phrase, which is never empty.
+/// Returns advice that may help: one phrase, never empty.
 pub fn advice(error: &Error, face: Face) -> &'static str {
     if let Some(refusal) = error.source().and_then(Refusal::of) {
         let (tool, python) = refusal.advice();
@@ -113,7 +113,7 @@ pub fn advice(error: &Error, face: Face) -> &'static str {
             Face::Python => python,
         };
     }
-    // R-CHN-14 because of signatures is not a rollback.
+    // An R-CHN-14 that is due to missing signatures is not a rollback.
     let rule = error.unsigned().map_or(error.rule(), |_| Some("R-SIG-01"));
     let is_for = |rules: &[&str]| rule.is_some_and(|rule| rules.contains(&rule));
     if let Some((_, tool, python)) = BY_RULE.into_iter().find(|(rules, ..)| is_for(rules)) {
@@ -134,7 +134,8 @@ pub fn advice(error: &Error, face: Face) -> &'static str {
     }
 }
 
-/// All that is said of single rules, so that a face can test that it has the options named there.
+/// Returns all advice about rules, so that an interface can test that it has the options named
+/// there.
 pub fn advice_by_rule(face: Face) -> impl Iterator<Item = &'static str> {
     BY_RULE
         .into_iter()
@@ -145,15 +146,15 @@ pub fn advice_by_rule(face: Face) -> impl Iterator<Item = &'static str> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Problem<'a> {
-    /// Its class (SPEC section 11).
+    /// Class of the error (SPEC section 11).
     class: &'static str,
     /// The rule that was broken.
     rule: Option<&'static str>,
-    /// The message, with what the operating system said.
+    /// The message, with that of the underlying error.
     pub message: String,
     /// The file or object concerned.
     pub file: Option<&'a str>,
-    /// The part of the link.
+    /// The section of the link.
     pub section: Option<String>,
     /// Bytes from the beginning of the file.
     pub offset: Option<u64>,
@@ -182,7 +183,7 @@ impl<'a> From<&'a Error> for Problem<'a> {
     }
 }
 
-/// Errors as JSON, for serde's `serialize_with`.
+/// Serializes errors as [`Problem`]s, for serde's `serialize_with`.
 pub(crate) fn problems<S: Serializer>(errors: &[Error], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(errors.iter().map(Problem::from))
 }

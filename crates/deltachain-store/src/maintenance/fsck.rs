@@ -1,4 +1,5 @@
-//! Checking a chain: documents, files, and that links lead from where to where their routes say.
+//! Checks a chain: its documents, its files, and that links have the bases and targets that their
+//! routes say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use crate::retention::{bytes_of, is_old, probable_now};
 use crate::text;
 
 deltachain::setters! {
-    /// The options of a check of a chain: what is checked.
+    /// Options of a check of a chain.
     #[derive(Debug, Clone)]
     pub struct FsckOptions {
         /// The directory in which versions are built to apply every link; then assets are read,
@@ -44,30 +45,30 @@ deltachain::setters! {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct FsckReport {
-    /// Versions that have a commit which is in order.
+    /// Number of versions that have a valid commit.
     pub versions: usize,
-    /// The versions among them that have no routes.
+    /// Number of these versions that have no routes.
     pub pruned: usize,
-    /// Files that routes in force name.
+    /// Number of files that routes in force name.
     pub files: usize,
     /// Their bytes, as the routes say.
     pub bytes: u64,
-    /// Assets that versions name, each counted once.
+    /// Number of assets that versions name, each counted once.
     pub assets: usize,
-    /// Versions that have been built.
+    /// Number of versions that were built.
     pub rebuilt: usize,
-    /// Files that no route in force names.
+    /// Number of files that no route in force names.
     pub orphans: usize,
     /// Their bytes.
     pub orphan_bytes: u64,
-    /// The orphans that no document names, not even one that has been replaced: publishers that
-    /// were killed have left them, or their commits are lost. Pruning leaves them where they are,
-    /// unless [`Keep::abandoned`](crate::Keep) is set.
+    /// Number of orphans that no document names, not even one that has been replaced: killed
+    /// publishers have left them, or their commits are lost. Pruning keeps them, unless
+    /// [`Keep::abandoned`](crate::Keep) is set.
     pub unnamed: usize,
     /// Their bytes.
     pub unnamed_bytes: u64,
-    /// Parts of objects that writers left behind which were killed, or that are being written: only
-    /// a directory shows them. Pruning removes them when they are old.
+    /// Parts of objects that killed writers left behind, or that are being written: only a
+    /// directory shows them. Pruning removes them when they are old.
     #[serde(rename = "unfinished", serialize_with = "text::count")]
     pub partials: Vec<PathBuf>,
     /// The versions with notes on their commits, ascending.
@@ -76,17 +77,16 @@ pub struct FsckReport {
     #[serde(serialize_with = "problems")]
     pub problems: Vec<Error>,
     /// Signs that a commit or a routes document may have been lost, or that a publisher may have
-    /// been interrupted: sentences for people. A loss of the newest documents of all, together with
-    /// all files that only they name, cannot be noticed.
+    /// been interrupted: sentences for people. The loss of the newest documents, together with all
+    /// files that only they name, cannot be noticed.
     pub hints: Vec<String>,
 }
 
 /// Checks a whole chain and goes on after each fault.
 ///
 /// # Errors
-/// IO; what the observer wants it to end with. Faults of the chain are not errors of this function
-/// but its result. In a store that cannot list, files that nothing names and routes documents are
-/// not seen.
+/// IO; the observer's error. Faults of the chain are part of the report. In a store that cannot
+/// list, routes documents and files that no route names are not found.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
     let mut documents = Documents::new();
     let ChainWindow {
@@ -109,7 +109,7 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let uses = uses_of_files(&entries);
     let checked = check_files(store, &objects, &uses, options, observer)?;
     faults.extend(checked.faults);
-    // Once for each object and size.
+    // Each object and size is checked once.
     let assets = entries.values().flat_map(|entry| &entry.commit.assets);
     let assets = assets
         .map(|asset| ((asset.object_name(), asset.file.size), asset))
@@ -208,8 +208,8 @@ fn nothing_signed(store: &Store) -> Error {
         .in_file(store.to_string())
 }
 
-/// The evidence of lost documents in old files that no document names: proof of a loss, and hints
-/// that may have other reasons.
+/// Searches old files that no document names for evidence of lost documents. Returns proofs of a
+/// loss, and hints that may have other causes.
 fn hints<'a>(
     store: &Store,
     entries: &BTreeMap<u64, HistoryEntry>,
@@ -245,7 +245,7 @@ fn hints<'a>(
     Ok((lost, hints))
 }
 
-/// The hints in notes that no key counts.
+/// Returns hints about notes on commits that are missing, and about notes that do not count.
 fn hints_of_notes(
     objects: &[StoredObject],
     entries: &BTreeMap<u64, HistoryEntry>,
@@ -284,8 +284,8 @@ fn hints_of_notes(
     hints
 }
 
-/// The two ends of a link: state digests of the shard that its route comes from, if that is known,
-/// and of the shard that it leads to.
+/// The two ends of a link: the state digests of its base shard, if that is known, and of its target
+/// shard.
 type Ends = (Option<Digest>, Digest);
 
 /// Every file that a route in force names, with the ends that each such route gives it.
@@ -308,7 +308,7 @@ fn uses_of_files(entries: &BTreeMap<u64, HistoryEntry>) -> BTreeMap<FileReferenc
     uses
 }
 
-/// Files that have been read.
+/// The result of checking files.
 struct CheckedFiles {
     /// Number of files.
     files: usize,
@@ -399,7 +399,7 @@ fn check_assets(
     Ok(problems)
 }
 
-/// Reads the file, and opens it as a link that has to lead from one end to the other.
+/// Reads a file, and checks that it is a link with all of these ends.
 fn check_link(
     store: &Store,
     file: FileReference,
