@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from . import _native
 from ._errors import (
@@ -64,6 +64,67 @@ class WatchedProgress:
         except BaseException as error:
             self.raised = error
             raise
+
+
+class _Preparation:
+    """A version that all ranks prepare. Each method is one step, which a rank does alone."""
+
+    def __init__(self, follower: TensorFollower, timeout: float | None, until: _Until) -> None:
+        self._follower = follower
+        self._rank = follower._ranks.rank
+        self._timeout = timeout
+        self._until = until
+        #: Set when another rank has failed, which ends the step early.
+        self.stop = threading.Event()
+        #: The version of this rank, once it has one.
+        self.made: _native.PreparedUpdate | None = None
+
+    def choose(
+        self,
+        first: Callable[[_Until], _native.PollResult | _native.PreparedUpdate | None],
+    ) -> dict[str, Any] | None:
+        """Lets rank 0 choose and download a version with `first`. The other ranks do nothing."""
+        if self._rank != 0:
+            return None
+        found = first(self._until if self._follower._ranks.size == 1 else self._is_over)
+        is_there = True
+        if isinstance(found, _native.PollResult):
+            is_there, found = found.is_there, found.prepared
+        self.made = found
+        return {"is_there": is_there, "version": None if found is None else found.version}
+
+    def fetch(self, version: int) -> dict[str, Any]:
+        """Downloads the chosen version; rank 0 has it already."""
+        if self._rank != 0:
+            self.made = self._poll(version)
+        if self.made is None:
+            raise self._missing(version)
+        return {"is_in_place": self.made.is_in_place, "agreement": self.made.agreement()}
+
+    def fetch_whole(self, version: int, why: Literal["place", "budget"]) -> str:
+        """Downloads the version as a whole, unless this rank has it like that. Returns the digest
+        of its commit.
+
+        Args:
+            version: the version.
+            why: the reason that the rank gives, if no other one is known.
+        """
+        if self.made is not None and self.made.is_in_place:
+            self._follower.doubt(why)
+            self.made = self._poll(version)
+        if self.made is None or self.made.is_in_place:
+            raise self._missing(version)
+        return self.made.commit
+
+    def _is_over(self) -> bool:
+        return self.stop.is_set() or (self._until is not None and bool(self._until()))
+
+    def _poll(self, version: int) -> _native.PreparedUpdate | None:
+        poll = _native.Follower.poll
+        return poll(self._follower, version, self._timeout, self.stop.is_set).prepared
+
+    def _missing(self, version: int) -> IoError:
+        return IoError(f"IO: version {version} is missing on rank {self._rank}", retryable=True)
 
 
 class TensorFollower(_native.Follower):
@@ -194,81 +255,57 @@ class TensorFollower(_native.Follower):
         timeout: float | None,
         until: _Until,
     ) -> _native.PollResult:
-        """Downloads a version, on rank 0 first, and proves it."""
+        """Downloads a version, on rank 0 first, and proves it.
+
+        All ranks run every line here. Only the steps of `_Preparation` differ between ranks, and
+        the results of each step are exchanged before the next one.
+        """
         ranks = self._ranks
         moved = self._moved()
         self._begin(call, self._hindrance(moved), timeout)
         self._compare_held()
-        made: _native.PreparedUpdate | None = None
-        stop = threading.Event()
-
-        def choose() -> dict[str, Any] | None:
-            nonlocal made
-            if ranks.rank != 0:
-                return None
-            found = first(
-                until
-                if ranks.size == 1
-                else lambda: stop.is_set() or (until is not None and until())
-            )
-            is_there = True
-            if isinstance(found, _native.PollResult):
-                is_there, found = found.is_there, found.prepared
-            made = found
-            return {"is_there": is_there, "version": None if made is None else made.version}
-
-        chosen = ranks.results(choose, stop.set)[0]
+        preparation = _Preparation(self, timeout, until)
+        stop = preparation.stop.set
+        chosen = ranks.results(partial(preparation.choose, first), stop)[0]
         assert chosen is not None
         version = chosen["version"]
         if version is None:
             return _native.PollResult(chosen["is_there"], None)
-
-        def follow() -> dict[str, Any]:
-            nonlocal made
-            if ranks.rank != 0:
-                made = _native.Follower.poll(self, version, timeout, stop.is_set).prepared
-            if made is None:
-                raise IoError(
-                    f"IO: version {version} is missing on rank {ranks.rank}", retryable=True
-                )
-            return {"is_in_place": made.is_in_place, "agreement": made.agreement()}
-
-        told = ranks.results(follow, stop.set)
+        told = ranks.results(partial(preparation.fetch, version), stop)
+        made = preparation.made
         assert made is not None
-        is_found = self._given is not None
-        if is_found and not self._is_bound_to(made):
-            is_found = False
+        is_found = self._given is not None and self._is_bound_to(made)
         if is_found and all(one["is_in_place"] for one in told):
-            # R-SUM-11.
-            ranks.same("table, links and sums", {"version": told[ranks.rank]["agreement"]})
-            try:
-                super().prove(made, self._group)
-            except (IoError, CancelledError):
-                raise
-            except (Error, RuntimeError, MemoryError) as error:
-                if self._progress is not None and error is self._progress.raised:
-                    raise
-                # All ranks have this error, since they compare together.
-                _logger.warning("version %d is loaded as a whole: %s", version, error)
-            else:
+            if self._is_proven(made, told[ranks.rank]["agreement"]):
                 return _native.PollResult(True, made)
             self._begin(f"load version {version}")
+        # "place" if there is no other known reason.
+        why: Literal["place", "budget"] = "budget" if is_found else "place"
+        commits = ranks.results(partial(preparation.fetch_whole, version, why), stop)
+        ranks.same("version", {"commit": commits[ranks.rank]})
+        return _native.PollResult(True, preparation.made)
 
-        def again() -> bytes:
-            nonlocal made
-            assert made is not None
-            if made.is_in_place:
-                # "place" if there is no other known reason.
-                self.doubt("budget" if is_found else "place")
-                made = _native.Follower.poll(self, version, timeout, stop.is_set).prepared
-            if made is None or made.is_in_place:
-                raise IoError(
-                    f"IO: version {version} is missing on rank {ranks.rank}", retryable=True
-                )
-            return made.commit.encode()
+    def _is_proven(self, made: _native.PreparedUpdate, agreement: str) -> bool:
+        """Proves a version in place, together with the other ranks. Returns False, on all ranks, if
+        it must be loaded as a whole.
 
-        ranks.same("version", {"commit": ranks.together(again, stop.set)[ranks.rank].decode()})
-        return _native.PollResult(True, made)
+        Args:
+            made: the version.
+            agreement: what all ranks must agree on before they add up sums.
+        """
+        # R-SUM-11.
+        self._ranks.same("table, links and sums", {"version": agreement})
+        try:
+            super().prove(made, self._group)
+        except (IoError, CancelledError):
+            raise
+        except (Error, RuntimeError, MemoryError) as error:
+            if self._progress is not None and error is self._progress.raised:
+                raise
+            # All ranks have this error, since they compare together.
+            _logger.warning("version %d is loaded as a whole: %s", made.version, error)
+            return False
+        return True
 
     def _begin(
         self, call: str, error: Exception | None = None, timeout: float | None = None
