@@ -22,7 +22,7 @@ from ._files import Progress
 from ._interrupts import start, unmasked
 from ._keys import Signer, Trusts, signers, trusted
 from ._like import Collector, Expected, Like, Reference, pairs, place_of
-from ._ranks import ranks_of, started, usual_shards
+from ._ranks import Ranks, ranks_of, started, usual_shards
 from ._settings import (
     RouteProfile,
     Stop,
@@ -268,6 +268,53 @@ class PublishJob(Future[PublishReport]):
 
 def _cancelled() -> CancelledError:
     return CancelledError("the publish was cancelled")
+
+
+class _Copier:
+    """Copies the tensors of this rank's shards to a snapshot, some at a time."""
+
+    def __init__(
+        self,
+        snapshot: _native.Snapshot,
+        places: Mapping[str, int],
+        ranks: Ranks,
+        is_mapping: bool,
+    ) -> None:
+        self._snapshot = snapshot
+        self._places = places
+        self._ranks = ranks
+        # Tensors of a mapping are valid throughout, those of a stream until the next one.
+        self._at_once = _AT_ONCE if is_mapping else 1
+        self._waiting: list[GivenTensor] = []
+        self._held = 0
+        #: True if a tensor has the name that files use for their metadata.
+        self.has_metadata = False
+
+    def add(self, name: str, value: Any, expected: Expected | None) -> None:
+        """Copies a tensor of this rank now or with later ones. Ignores those of other ranks."""
+        shard = self._places.get(name, 0)
+        if shard % self._ranks.size != self._ranks.rank:
+            return
+        self.has_metadata |= name == "__metadata__"
+        self._waiting.append(GivenTensor(shard, name, value, expected))
+        self._held += expected.nbytes if expected else _size(value)
+        if len(self._waiting) >= self._at_once or self._held >= _HELD:
+            self.copy()
+
+    def copy(self) -> None:
+        """Copies the tensors that wait."""
+        self._snapshot.add(self._waiting)
+        self._waiting.clear()
+        self._held = 0
+
+    def is_same(self, name: str, value: Any) -> bool:
+        """Compares a tensor with the copy that has its name. Tensors of other ranks count as the
+        same."""
+        self.copy()
+        shard = self._places.get(name, 0)
+        if shard % self._ranks.size != self._ranks.rank:
+            return True
+        return bool(self._snapshot.is_same(shard, name, value))
 
 
 class Publisher:
@@ -751,42 +798,8 @@ class Publisher:
     def _take(self, weights: Any) -> _native.Snapshot:
         """Copies this rank's tensors. A stream is always read to its end."""
         snapshot = self._native.snapshot()
-        rank, size = self._ranks.rank, self._ranks.size
-        places = self._places
-
-        # Tensors of a mapping are valid throughout, those of a stream until the next one.
-        at_once = _AT_ONCE if isinstance(weights, Mapping) else 1
-        waiting: list[GivenTensor] = []
-        held = 0
-
-        def keep(name: str, value: Any, expected: Expected | None) -> None:
-            nonlocal held
-            shard = places.get(name, 0)
-            if shard % size == rank:
-                if name == "__metadata__" and not self._is_remarked:
-                    self._is_remarked = True
-                    _logger.warning(
-                        "followers with a host copy will refuse the tensor %r, which files cannot "
-                        "hold",
-                        name,
-                    )
-                waiting.append(GivenTensor(shard, name, value, expected))
-                held += expected.nbytes if expected else _size(value)
-                if len(waiting) >= at_once or held >= _HELD:
-                    copy()
-
-        def copy() -> None:
-            nonlocal held
-            snapshot.add(waiting)
-            waiting.clear()
-            held = 0
-
-        def same(name: str, value: Any) -> bool:
-            copy()
-            shard = places.get(name, 0)
-            return shard % size != rank or bool(snapshot.is_same(shard, name, value))
-
-        collector = Collector(self._like, self._transform, keep, same)
+        copier = _Copier(snapshot, self._places, self._ranks, isinstance(weights, Mapping))
+        collector = Collector(self._like, self._transform, copier.add, copier.is_same)
         error: BaseException | None = None
         try:
             for name, value in self._ranks.agreed(weights):
@@ -800,7 +813,7 @@ class Publisher:
                     error = error or raised
             if error is None:
                 collector.finish()
-                copy()
+                copier.copy()
         except BaseException as raised:
             # An interrupt has priority over an earlier error of a tensor.
             if error is None or not isinstance(raised, Exception):
@@ -810,6 +823,12 @@ class Publisher:
         except BaseException:
             self._native.discard(snapshot)
             raise
+        if copier.has_metadata and not self._is_remarked:
+            self._is_remarked = True
+            _logger.warning(
+                "followers with a host copy will refuse the tensor %r, which files cannot hold",
+                "__metadata__",
+            )
         return snapshot
 
     def _owners(self, name: Any) -> set[int]:
