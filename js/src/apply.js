@@ -3,7 +3,7 @@
  * all links in their order, and hashed once; no state on the way is built. If something is wrong, a second pass compares
  * after each link and finds the failure that comes first.
  */
-import { DeltachainError, ensure } from './errors.js';
+import { ensure, isDataFault } from './errors.js';
 import { compareStrings } from './bytes.js';
 import { DIGEST_OF_NOTHING, blake3Hex } from './digests.js';
 import { pieceCount, pieceLength, sameDtype } from './dtypes.js';
@@ -48,8 +48,7 @@ export async function applyLinks(links, base, writer, options = {}) {
   try {
     await pass.run(writer);
   } catch (error) {
-    const proven = error instanceof DeltachainError && error.class !== 'IO' && error.class !== 'USAGE';
-    if (!proven) throw error;
+    if (!isDataFault(error)) throw error;
     await new Pass(links, base, tables, { ...options, progress: undefined }).findFirstFailure();
     throw error;
   }

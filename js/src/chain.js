@@ -155,7 +155,7 @@ export class Chain {
     if (held !== null) await checkHeld(planner, held, taken);
     const built = await new Builder(this, planner, held, taken, options).build();
     if (taken.length === commit.shards.length) checkUnion(commit.state, [...built.values()]);
-    const assets = options.assets ? await this.#assets(commit) : [];
+    const assets = options.assets ? await this.#assets(commit, options.signal) : [];
     const proofs = [...built.values()].map(({ proof }) => ({ layout: proof.text(), proven: proof.proven }));
     const shards = new Map();
     for (const [shard, { table, state }] of built) {
@@ -167,8 +167,8 @@ export class Chain {
     return { version, state: commit.state, commit: digest, chain, shards, layouts, assets, unsigned };
   }
 
-  /** Step 7. @param {import('./documents.js').Commit} commit */
-  async #assets(commit) {
+  /** Step 7. @param {import('./documents.js').Commit} commit @param {AbortSignal} [signal] */
+  async #assets(commit, signal) {
     const assets = [];
     for (const { name, digest, size } of commit.assets) {
       const source = await this.store.open(`assets/${digest}`);
@@ -176,7 +176,7 @@ export class Chain {
       try {
         ensure(source.length === size, 'R-CHN-16', `the asset ${name} has ${source.length} bytes instead of ${size}`);
         const bytes = await source.read(0, size);
-        ensure((await digestOf(source)) === digest, 'R-CHN-16', `the asset ${name} has another digest`);
+        ensure((await digestOf(source, signal)) === digest, 'R-CHN-16', `the asset ${name} has another digest`);
         assets.push({ name, bytes });
       } finally {
         await source.close?.();
@@ -294,7 +294,7 @@ class Builder {
         ensure(source.length === size, 'R-CHN-10', `the file ${digest} has ${source.length} bytes instead of ${size}`);
         // Of a part just its segments are read: then the size is all that is compared.
         if (!this.partial || this.options.layouts) {
-          ensure((await digestOf(source)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
+          ensure((await digestOf(source, this.options.signal)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
         }
         const link = await open(source, { limits: this.limits });
         const right = link.header.target === commit.shards[shard];
@@ -314,10 +314,11 @@ class Builder {
   }
 }
 
-/** BLAKE3 of a file, a piece at a time. @param {import('./sources.js').Source} source */
-async function digestOf(source) {
+/** BLAKE3 of a file, a piece at a time. @param {import('./sources.js').Source} source @param {AbortSignal} [signal] */
+async function digestOf(source, signal) {
   const hasher = new Hasher();
   for (let at = 0; at < source.length; at += 2 ** 22) {
+    signal?.throwIfAborted();
     await hasher.update(await source.read(at, Math.min(2 ** 22, source.length - at)));
   }
   return hasher.hex();
@@ -337,12 +338,13 @@ function checkUnion(expected, shards) {
 }
 
 /** @param {Table} table @param {State} state @param {StateWriter} writer @param {ReplayOptions} options */
-async function copy(table, state, writer, { tensors = null }) {
+async function copy(table, state, writer, { tensors = null, signal }) {
   const names = [...table.keys()].filter((name) => tensors === null || tensors.includes(name));
   const own = /** @type {import('./state.js').TableEntry[]} */ (names.map((name) => table.get(name)));
   await writer.begin?.(own);
   for (const tensor of own) {
     for (let piece = 0; piece < Math.ceil(tensor.byteLength / 2 ** 24); piece++) {
+      signal?.throwIfAborted();
       await writer.write(tensor, piece, await state.readPiece(tensor.name, piece));
     }
   }

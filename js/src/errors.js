@@ -140,6 +140,15 @@ export class DeltachainError extends Error {
 }
 
 /**
+ * True if the data are at fault, and not the store or the caller: a reader that has other data can go on with those.
+ * @param {unknown} error
+ * @returns {error is DeltachainError}
+ */
+export function isDataFault(error) {
+  return error instanceof DeltachainError && error.class !== 'IO' && error.class !== 'USAGE';
+}
+
+/**
  * An error of a rule, with the rule's class.
  * @param {string} rule
  * @param {string} message

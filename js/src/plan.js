@@ -2,11 +2,12 @@
  * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds (SPEC section 23.3).
  * Looks at no file. The search goes backwards from the version wanted, as the pseudo-code of section 19.1 does.
  */
-import { DeltachainError, broken, ensure } from './errors.js';
+import { broken, ensure, isDataFault } from './errors.js';
 import { blake3Hex } from './digests.js';
 import { parseDocument } from './documents.js';
 import { LIMITS } from './limits.js';
 import { versionDigits } from './names.js';
+import { listGenerations, routesInForce } from './routes.js';
 import { Notes, keysOf } from './signatures.js';
 
 /** @typedef {import('./documents.js').Commit} Commit */
@@ -53,7 +54,7 @@ export class Planner {
   #floor = 0;
   /** Lowest version, with those above it, whose commits fit one another. */
   #fits = Infinity;
-  /** The failure that is reported if there is no path. @type {DeltachainError | null} */
+  /** The failure that is reported if there is no path. @type {import('./errors.js').DeltachainError | null} */
   first = null;
   /** What the reader holds and can begin from. @type {HeldRecord | null} */
   held = null;
@@ -250,42 +251,24 @@ export class Planner {
   async #routesOf(version) {
     const known = this.#routes.get(version);
     if (known !== undefined) return known;
-    const own = await this.commit(version);
-    let [routes, document] = [own.commit.routes, 0];
-    for (const generation of (await this.#listGenerations()).get(version) ?? []) {
-      const usable = await this.#remember(() => this.#readRoutes(version, generation, own.digest));
-      if (usable === undefined || usable === null) continue;
-      [routes, document] = [usable, generation];
-      break;
-    }
-    const steps = routes.map((route, i) => ({ ...route, version, id: `${version} ${document} ${i}` }));
+    const { commit, digest } = await this.commit(version);
+    this.#generations ??= await listGenerations(this.store);
+    const { routes, generation } = await routesInForce(commit, digest, this.#generations.get(version) ?? [], {
+      read: (name) => this.#read(name),
+      limits: this.limits,
+      failed: (error) => this.note(error),
+      missing: () => { this.#missing = true; },
+    });
+    const steps = routes.map((route, i) => ({ ...route, version, id: `${version} ${generation} ${i}` }));
     this.#routes.set(version, steps);
     return steps;
-  }
-
-  async #listGenerations() {
-    this.#generations ??= await this.#listRoutes();
-    return this.#generations;
-  }
-
-  async #listRoutes() {
-    /** @type {Map<number, number[]>} */
-    const found = new Map();
-    for (const name of (await this.store.list?.('routes')) ?? []) {
-      const parts = /^(\d{20})-(\d{10})\.json$/.exec(name);
-      if (parts === null || Number(parts[2]) === 0) continue;
-      const version = Number(parts[1]);
-      found.set(version, [...(found.get(version) ?? []), Number(parts[2])]);
-    }
-    for (const list of found.values()) list.sort((a, b) => b - a);
-    return found;
   }
 
   /** Whether step 4 begins anew, as if for the first time: something is missing, and other routes documents are there. */
   async #beginsAnew() {
     if (!this.#missing) return false;
     const names = (/** @type {Map<number, number[]> | null} */ of) => [...(of ?? [])].map(String).sort().join();
-    const now = await this.#listRoutes();
+    const now = await listGenerations(this.store);
     if (names(now) === names(this.#generations)) return false;
     this.#generations = now;
     this.#routes.clear();
@@ -297,20 +280,6 @@ export class Planner {
   /** @param {string} name */
   #read(name) {
     return readDocument(this.store, name, this.limits);
-  }
-
-  /** Null if the document is gone. @param {number} version @param {number} generation @param {string} commit */
-  async #readRoutes(version, generation, commit) {
-    const bytes = await this.#read(routesName(version, generation));
-    if (bytes === null) {
-      this.#missing = true;
-      return null;
-    }
-    const document = parseDocument('routes', bytes, this.limits);
-    const named = document.version === version && document.generation === generation;
-    ensure(named, 'R-CHN-02', `routes document ${version}-${generation} has another name`);
-    ensure(document.commit === commit, 'R-CHN-06', `routes document ${version}-${generation} is of another commit`);
-    return document.routes;
   }
 
   /**
@@ -330,7 +299,7 @@ export class Planner {
 
   /** Remembers a failure of steps 3 to 5. @param {unknown} error */
   note(error) {
-    if (!(error instanceof DeltachainError) || error.class === 'IO' || error.class === 'USAGE') throw error;
+    if (!isDataFault(error)) throw error;
     this.first ??= error;
     this.#missing ||= error.rule === 'R-CHN-09';
   }
@@ -453,11 +422,6 @@ function compareWays(a, b, direct) {
   }
   for (let i = 0; i < a.places.length; i++) if (a.places[i] !== b.places[i]) return a.places[i] - b.places[i];
   return 0;
-}
-
-/** @param {number} version @param {number} generation */
-export function routesName(version, generation) {
-  return `routes/${versionDigits(version)}-${String(generation).padStart(10, '0')}.json`;
 }
 
 /**
