@@ -1,5 +1,5 @@
 /** What a version costs: the arithmetic of docs/scaling.md, with its measured constants. */
-import { at, make } from './dom.js';
+import { byId, make } from './dom.js';
 import { seconds, size, times } from './words.js';
 
 /** A link to a BF16 model in which 1 % changed, as a share of the model. */
@@ -41,11 +41,11 @@ export function costOf({ parameters, bytesEach, share, line, hosts }) {
 }
 
 function show() {
-  const number = (id) => Number(at(id).value);
+  const number = (id) => Number(byId(id).value);
   const [parameters, bytesEach, percent, line, hosts] = ['c-parameters', 'c-bytes', 'c-percent', 'c-line', 'c-hosts'].map(number);
   const right = [parameters, bytesEach, line, hosts].every((value) => value > 0) && percent >= 0 && percent <= 100;
   if (!right) {
-    at('c-result').replaceChildren(make('p', { class: 'error', text: 'Numbers above 0, and a share of 0 to 100 %.' }));
+    byId('c-result').replaceChildren(make('p', { class: 'error', text: 'Numbers above 0, and a share of 0 to 100 %.' }));
     return;
   }
   const cost = costOf({ parameters: parameters * 1e9, bytesEach, share: percent / 100, line: line * 1e9, hosts });
@@ -57,7 +57,7 @@ function show() {
     ['Making it, on one host', seconds(cost.diff), '–'],
     ['Applying it, on one host', seconds(cost.apply), '–'],
   ];
-  at('c-result').replaceChildren(
+  byId('c-result').replaceChildren(
     make('p', { class: 'headline', text: `${size(cost.link)} instead of ${size(cost.model)}: ${less}.` }),
     make('table', { class: 'compare' },
       make('thead', {}, make('tr', {}, ...['', 'Link', 'Full copy'].map((text) => make('th', { scope: 'col', text })))),
@@ -66,6 +66,6 @@ function show() {
 }
 
 export function startCalculator() {
-  for (const input of at('calculator').querySelectorAll('input, select')) input.addEventListener('input', show);
+  for (const input of byId('calculator').querySelectorAll('input, select')) input.addEventListener('input', show);
   show();
 }

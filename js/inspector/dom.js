@@ -1,7 +1,7 @@
 /** Making and finding elements. Everything that a file says becomes text, never markup. */
 
 /** @param {string} id @returns {any} */
-export const at = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -91,6 +91,6 @@ export function refusal(error) {
 
 /** Says something in the line for messages. @param {string} text @param {boolean} [bad] */
 export function say(text, bad = false) {
-  at('status').textContent = text;
-  at('status').className = bad ? 'error' : '';
+  byId('status').textContent = text;
+  byId('status').className = bad ? 'error' : '';
 }

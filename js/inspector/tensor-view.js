@@ -1,5 +1,5 @@
 /** One tensor: where it changes, and by how much. */
-import { at, make, refusal, table } from './dom.js';
+import { byId, make, refusal, table } from './dom.js';
 import { BINS, changesOf, topRows } from './changes.js';
 import { columns, heatMap } from './charts.js';
 import { grouped, percent, shapeText } from './words.js';
@@ -8,7 +8,7 @@ let running = new AbortController();
 
 export function closeTensor() {
   running.abort();
-  at('tensor').hidden = true;
+  byId('tensor').hidden = true;
 }
 
 /**
@@ -21,9 +21,9 @@ export async function showTensor(link, row, base) {
   running.abort();
   running = new AbortController();
   const { signal } = running;
-  at('tensor').hidden = false;
-  at('tensor-name').textContent = row.name;
-  const box = at('tensor-box');
+  byId('tensor').hidden = false;
+  byId('tensor-name').textContent = row.name;
+  const box = byId('tensor-box');
   const facts = [row.operation, row.dtype, shapeText(row.shape)].filter(Boolean).join(' · ');
   if (row.operation === 'remove') {
     box.replaceChildren(make('p', { text: 'The link removes this tensor.' }));

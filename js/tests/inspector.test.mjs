@@ -1,10 +1,13 @@
 /** What the inspector works out: where links change tensors and by how much, and what a version costs. */
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
+import { readFile, readdir } from 'node:fs/promises';
 import test from 'node:test';
+import { ChainData } from '../inspector/chain-data.js';
 import { BINS, binArea, changesOf, span } from '../inspector/changes.js';
 import { costOf } from '../inspector/calculator.js';
-import { bytesSource, open, openSafetensors } from '../src/index.js';
+import { blake3Hex, bytesSource, filesStore, open, openSafetensors } from '../src/index.js';
+import { checkTrust } from '../src/signatures.js';
+import { note, testKey } from './signing.mjs';
 
 const excerpt = new URL('../inspector/excerpt/', import.meta.url);
 const WEIGHT = 'encoder.layer.0.attention.self.query.weight';
@@ -91,4 +94,124 @@ test('the calculator agrees with the table of docs/scaling.md', async () => {
       assert.equal(is.toFixed(digits), said, `${model}: ${said}`);
     }
   }
+});
+
+const versionDigits = (version) => String(version).padStart(20, '0');
+const routesName = (version, generation) => `routes/${versionDigits(version)}-${String(generation).padStart(10, '0')}.json`;
+
+/** The files of the excerpt's chain, as `filesStore` wants them. @returns {Promise<[string, Blob][]>} */
+async function excerptFiles() {
+  const files = [];
+  for (const folder of ['', 'commits/', 'files/']) {
+    for (const entry of await readdir(new URL(folder, excerpt), { withFileTypes: true })) {
+      if (entry.isFile()) files.push([folder + entry.name, new Blob([await readFile(new URL(folder + entry.name, excerpt))])]);
+    }
+  }
+  return files;
+}
+
+const commitOf = (version) => readFile(new URL(`commits/${versionDigits(version)}.json`, excerpt));
+
+/** A routes document of a version, as name and bytes; `changes` replaces members. @returns {Promise<[string, Blob]>} */
+async function routesDocument(version, generation, routes, changes = {}) {
+  const document = { deltachain: 1, version, generation, commit: blake3Hex(await commitOf(version)), routes, metadata: {}, ...changes };
+  return [routesName(version, generation), new Blob([JSON.stringify(document)])];
+}
+
+const routeFrom = (from, size) => ({ from, files: [{ digest: 'ab'.repeat(32), size }] });
+
+/** The excerpt's chain with more files, all of it loaded. @param {...[string, Blob]} more */
+async function chainWith(...more) {
+  const data = new ChainData(filesStore([...(await excerptFiles()), ...more]));
+  await data.open();
+  await data.load(0, data.head);
+  return data;
+}
+
+test('a version without routes has no main route, and the chain is shown all the same', async () => {
+  const data = await chainWith(await routesDocument(1, 1, []));
+  assert.deepEqual(data.versions.get(1).routes, []);
+  assert.deepEqual(data.known.map((version) => data.mainRoute(version)?.from), [null, undefined, 1, 2]);
+  assert.equal(data.mainRoute(data.versions.get(1)), null);
+});
+
+test('the main route is the smallest from the nearest version, a snapshot only if there is no other', async () => {
+  const main = async (...routes) => data.mainRoute({ ...data.versions.get(3), routes: routes.map((route) => ({ ...route, bytes: BigInt(route.files[0].size) })) });
+  const data = await chainWith();
+  assert.equal((await main(routeFrom(null, 5), routeFrom(0, 9), routeFrom(1, 7), routeFrom(1, 8))).bytes, 7n);
+  assert.equal((await main(routeFrom(null, 5))).from, null);
+  // No reader uses a route whose files are not one for each shard: R-CHN-07.
+  const two = { ...routeFrom(2, 1), files: [...routeFrom(2, 1).files, ...routeFrom(2, 1).files] };
+  assert.equal((await main(routeFrom(1, 7), two)).from, 1);
+});
+
+test('the routes on show are those that the planner uses', async () => {
+  const own = JSON.parse(String(await commitOf(1))).routes;
+  const usable = await routesDocument(1, 2, [...own, routeFrom(0, 1_000_000)]);
+  const unusable = [
+    await routesDocument(1, 3, [routeFrom(0, 3)], { commit: 'cd'.repeat(32) }),
+    await routesDocument(1, 4, [routeFrom(0, 4)], { generation: 5 }),
+    await routesDocument(1, 6, [routeFrom(0, 6)], { version: 2 }),
+    [routesName(1, 7), new Blob(['{}'])],
+  ];
+  const sizes = (data) => data.versions.get(1).routes.map(({ bytes }) => Number(bytes));
+  const before = sizes(await chainWith());
+  const data = await chainWith(usable, ...unusable);
+  assert.deepEqual(sizes(data), [...before, 1_000_000]);
+  assert.deepEqual((await data.plan(1, 0, null)).path.map(({ bytes }) => Number(bytes)), before);
+  // A reader that finds no usable one uses the routes of the commit.
+  assert.deepEqual(sizes(await chainWith(...unusable)), before);
+  // Their texts can be read, nevertheless.
+  assert.deepEqual(data.versions.get(1).documents.map(({ name }) => name),
+    [`commits/${versionDigits(1)}.json`, ...[7, 6, 4, 3, 2].map((generation) => routesName(1, generation))]);
+});
+
+test('a search for signers that is overtaken by a later one changes nothing', async () => {
+  const alice = testKey('alice', 1);
+  const chain = await readFile(new URL('chain.json', excerpt));
+  const [name, bytes] = note([alice], chain, 2, await commitOf(2));
+  const data = await chainWith([name, new Blob([bytes])]);
+  const { keys } = checkTrust({ keys: [alice.text] });
+  const [slow, fast] = await Promise.all([data.findSigners(keys), data.findSigners([])]);
+  data.setSigners([], fast);
+  const names = (of) => data.known.map(({ version }) => data.signersOf(version, of)?.map((key) => key.name) ?? null);
+  assert.deepEqual(names([]), [[], [], [], []]);
+  // Not known, rather than "nobody".
+  assert.deepEqual(names(keys), [null, null, null, null]);
+  data.setSigners(keys, slow);
+  assert.deepEqual(names(keys), [[], [], ['alice'], []]);
+  // Equal keys that were given later can have another quorum.
+  assert.deepEqual(names([...keys]), [null, null, null, null]);
+});
+
+test('what building a base takes is the files of its path and all states on it', async () => {
+  const data = await chainWith();
+  const files = data.known.map(({ routes }) => Number(routes[0].bytes));
+  const lengths = (await (await data.chain.link(data.versions.get(0).routes[0].files[0].digest)).inspect()).tensors;
+  const whole = lengths.reduce((sum, row) => sum + 2 * row.lanes, 0);
+  assert.equal(await data.bytesToBuild(0, 0, Infinity), files[0] + whole);
+  assert.equal(await data.bytesToBuild(2, 0, Infinity), files[0] + files[1] + files[2] + 3 * whole);
+  // More than is allowed is not counted to its end.
+  assert.equal(await data.bytesToBuild(2, 0, whole), files[0] + files[1] + files[2] + whole);
+});
+
+test('building a base ends when it is stopped', async () => {
+  const files = await excerptFiles();
+  const inner = filesStore(files);
+  const stop = new AbortController();
+  // The first link stops it: no other may be opened.
+  const links = [];
+  const data = new ChainData({
+    ...inner,
+    async open(name) {
+      if (name.startsWith('files/')) {
+        links.push(name);
+        stop.abort();
+      }
+      return inner.open(name);
+    },
+  });
+  await data.open();
+  await assert.rejects(data.buildShard(2, 0, stop.signal), { name: 'AbortError' });
+  assert.equal(links.length, 1);
 });

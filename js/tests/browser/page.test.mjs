@@ -320,7 +320,7 @@ test('who signed the versions of a chain, and whose signatures count', { skip },
   assert.equal(await page.locator('#signatures-summary').innerText(), 'Signatures: none');
   assert.equal(await page.locator('#versions thead th').count(), 5);
   await page.setInputFiles('#folder', folder);
-  await page.locator('#signatures-summary', { hasText: 'of 3 of 4 versions, unverified' }).waitFor();
+  await page.locator('#signatures-summary', { hasText: 'on 3 of 4 versions, unverified' }).waitFor();
   const shown = () => page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => line.cells[5].textContent));
   const claims = ({ name, id }) => `${name}+${id}`;
   assert.deepEqual(await shown(), [`unverified: ${claims(mallory)}`, `unverified: ${[alice, bob].map(claims).sort().join(', ')}`, `unverified: ${claims(alice)}`, '']);
