@@ -6,7 +6,7 @@ import { byId, copyButton, copyable, make, refusal, say, table } from './dom.js'
 import { baseOf, fileWriter, layoutOf, save } from './base.js';
 import { columns } from './charts.js';
 import { layerMap } from './layer-map.js';
-import { sortedRows } from './rows.js';
+import { laneWord, sortedRows } from './rows.js';
 import { closeTensor, showTensor } from './tensor-view.js';
 import { verdict } from './verdict.js';
 import { counted, grouped, percent, shapeText, size, times } from './words.js';
@@ -241,8 +241,9 @@ function showVerdict(found) {
 function showTiles(found) {
   const { lanes, coded } = found.total;
   const plain = lengthOf(current.rows);
+  const written = current.rows.filter((row) => row.operation !== 'remove');
   const tiles = [
-    [found.snapshot ? 'all new' : percent(lanes === 0 ? 0 : coded / lanes), 'of elements coded'],
+    [found.snapshot ? 'all new' : percent(lanes === 0 ? 0 : coded / lanes), `of ${laneWord(written)} coded`],
     [size(found.bytes), 'this file'],
     [size(plain), 'the same tensors, whole'],
     [plain === 0 ? '–' : `${times(plain / found.bytes)} ×`, 'smaller'],

@@ -5,6 +5,13 @@ import { shapeText } from './words.js';
 export const elementsOf = (shape) => shape.reduce((product, dimension) => product * Number(dimension), 1);
 
 /**
+ * Returns what the lanes of tensors are called. They are their elements, but for dtypes such as F4, of which several
+ * elements share a lane, and described ones.
+ * @param {{ shape: (number | bigint)[], lanes: number }[]} rows
+ */
+export const laneWord = (rows) => (rows.every((row) => row.lanes === elementsOf(row.shape)) ? 'elements' : 'lanes');
+
+/**
  * Sorts rows by a column; shapes by their number of elements. Unknown values come last in any order.
  * @param {any[]} rows
  * @param {{ key: string, down: boolean }} order

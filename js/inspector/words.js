@@ -1,9 +1,9 @@
-/** Numbers as people read them. */
+/** Numbers as text for people. */
 
 /** @param {number | bigint} value */
 export const grouped = (value) => value.toLocaleString('en');
 
-/** @param {number | null} share from 0 to 1 */
+/** A share as a percentage. @param {number | null} share from 0 to 1, and empty if not known */
 export function percent(share) {
   if (share === null || !Number.isFinite(share)) return '';
   const value = 100 * share;
@@ -27,11 +27,15 @@ export function size(bytes) {
 /** A factor. @param {number} value */
 export const times = (value) => (value < 99.5 ? value.toPrecision(2) : grouped(Math.round(value)));
 
-/** @param {number} value in seconds */
+/** A duration. @param {number} value in seconds */
 export function seconds(value) {
   if (value < 1e-3) return '< 1 ms';
   if (value < 0.9995) return `${Math.round(1000 * value)} ms`;
   if (value < 99.95) return `${value.toPrecision(3)} s`;
+  if (value < 599.5) {
+    const whole = Math.round(value);
+    return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  }
   if (value < 5940) return `${Math.round(value / 60)} min`;
   return `${(value / 3600).toPrecision(3)} h`;
 }
@@ -39,5 +43,5 @@ export function seconds(value) {
 /** @param {(number | bigint)[] | null} shape */
 export const shapeText = (shape) => (shape === null ? '' : shape.length === 0 ? 'scalar' : shape.join(' × '));
 
-/** @param {number} count @param {string} one @param {string} [many] */
+/** A number and its noun, such as "3 tensors". @param {number} count @param {string} one @param {string} [many] */
 export const counted = (count, one, many = `${one}s`) => `${grouped(count)} ${count === 1 ? one : many}`;

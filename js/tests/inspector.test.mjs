@@ -4,7 +4,11 @@ import { readFile, readdir } from 'node:fs/promises';
 import test from 'node:test';
 import { ChainData } from '../inspector/chain-data.js';
 import { BINS, binArea, changesOf, span } from '../inspector/changes.js';
-import { costOf } from '../inspector/calculator.js';
+import { assumptions, costOf } from '../inspector/calculator.js';
+import { byKindAndLayer } from '../inspector/layer-map.js';
+import { sortedRows } from '../inspector/rows.js';
+import { verdict } from '../inspector/verdict.js';
+import { seconds } from '../inspector/words.js';
 import { blake3Hex, bytesSource, filesStore, open, openSafetensors } from '../src/index.js';
 import { checkTrust } from '../src/signatures.js';
 import { note, testKey } from './signing.mjs';
@@ -214,4 +218,58 @@ test('building a base ends when it is stopped', async () => {
   await data.open();
   await assert.rejects(data.buildShard(2, 0, stop.signal), { name: 'AbortError' });
   assert.equal(links.length, 1);
+});
+
+test('the calculator states the constants that it uses, which are those of docs/scaling.md', async () => {
+  const text = await readFile(new URL('../../docs/scaling.md', import.meta.url), 'utf8');
+  const [, diff, apply] = /output of `simulate cost ([\d.]+) ([\d.]+)`/.exec(text);
+  assert.ok(assumptions().includes(`; ${diff} GB/s per core to make it and ${apply} GB/s to apply it`), assumptions());
+  assert.match(assumptions(), /a link takes 0\.41 % of a BF16 model/);
+  // No other text of the page states them.
+  const page = await readFile(new URL('../inspector/page.html', import.meta.url), 'utf8');
+  assert.doesNotMatch(page, /GB\/s/);
+});
+
+/** A row of the table of tensors, as `inspect` shows it. */
+const row = (name, dtype, lanes, coded, more = {}) =>
+  ({ name, dtype, lanes, coded, share: coded / lanes, operation: 'patch', byteLength: 4 * lanes, shape: [lanes], ...more });
+
+test('tensors of one layer and kind, but of several parts of a model, are in the layer map each', () => {
+  const names = ['encoder.layers.0.fc1', 'encoder.layers.1.fc1', 'decoder.layers.0.fc1', 'decoder.layers.1.fc1', 'head.0123456.fc1', 'norm'];
+  const { layers, kinds } = byKindAndLayer(names.map((name) => row(name, 'BF16', 10, 1)));
+  assert.deepEqual(layers, [0, 1]);
+  assert.deepEqual(kinds.map(({ name, byLayer }) => [name, [...byLayer.values()].map((one) => one.name)]), [
+    ['encoder.layers.*.fc1', names.slice(0, 2)], ['decoder.layers.*.fc1', names.slice(2, 4)],
+  ]);
+  // What all have in common is left out.
+  assert.deepEqual(byKindAndLayer([row('layers.0.a', 'BF16', 1, 1), row('layers.1.b', 'BF16', 2, 1)]).kinds.map(({ name }) => name), ['b', 'a']);
+});
+
+test('F32 beside narrow dtypes are scales, beside wide ones they are not', () => {
+  const notes = (dtype) => {
+    const tensors = [row('a', 'F32', 100, 95), row('b', dtype, 100, 95)];
+    return verdict({ snapshot: false, bytes: 100, direct: false, total: { lanes: 200, coded: 190 }, tensors }).notes.join('\n');
+  };
+  for (const dtype of ['F4', 'F6_E2M3', 'F8_E4M3', 'U8', 'I8']) assert.match(notes(dtype), /F32: .*scales of quantised weights/, dtype);
+  for (const dtype of ['F64', 'U64', 'I16', 'BF16', 'F16']) assert.match(notes(dtype), /F32: .*units in the last place/, dtype);
+  assert.match(notes('F64'), /F64: .*units in the last place/);
+});
+
+test('a snapshot that is larger than its tensors says how much', () => {
+  const note = (byteLength) =>
+    verdict({ snapshot: true, bytes: 500, tensors: [{ name: 'x', operation: 'set', byteLength, shape: [byteLength], lanes: byteLength }] }).notes[0];
+  assert.equal(note(8), '1 tensor in 500 bytes, 63 times their plain size.');
+  assert.equal(note(1000), '1 tensor in 500 bytes, 50.0 % of their plain size.');
+  assert.equal(note(0), '1 tensor in 500 bytes.');
+});
+
+test('rows are sorted by size of their shapes, unknown values last', () => {
+  const rows = [[9], [100], [2, 30], null, [100n]].map((shape, i) => ({ name: String(i), shape }));
+  const names = (down) => sortedRows(rows, { key: 'shape', down }).map(({ name }) => name).join('');
+  assert.equal(names(false), '02143');
+  assert.equal(names(true), '14203');
+});
+
+test('seconds are told apart up to ten minutes', () => {
+  assert.deepEqual([99, 100, 149, 599, 600, 7200].map(seconds), ['99.0 s', '1 min 40 s', '2 min 29 s', '9 min 59 s', '10 min', '2.00 h']);
 });
