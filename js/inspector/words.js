@@ -45,3 +45,6 @@ export const shapeText = (shape) => (shape === null ? '' : shape.length === 0 ? 
 
 /** A number and its noun, such as "3 tensors". @param {number} count @param {string} one @param {string} [many] */
 export const counted = (count, one, many = `${one}s`) => `${grouped(count)} ${count === 1 ? one : many}`;
+
+/** A range of numbers. @param {number} from @param {number} to the number after the last */
+export const rangeText = (from, to) => (to - from === 1 ? grouped(from) : `${grouped(from)} to ${grouped(to - 1)}`);

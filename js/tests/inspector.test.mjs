@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFile, readdir } from 'node:fs/promises';
 import test from 'node:test';
 import { ChainData } from '../inspector/chain-data.js';
-import { BINS, binArea, changesOf, span } from '../inspector/changes.js';
+import { BIN_COUNT, binOf, changesOf, labelOf, lanesOfBin, span } from '../inspector/changes.js';
 import { assumptions, costOf } from '../inspector/calculator.js';
 import { byKindAndLayer } from '../inspector/layer-map.js';
 import { sortedRows } from '../inspector/rows.js';
@@ -39,6 +39,10 @@ async function compared(before, after) {
   return found;
 }
 
+/** Changed and all lanes of the bins of a map. */
+const binsOf = (grid) => Array.from(grid.counts, (changed, i) =>
+  ({ changed, lanes: lanesOfBin(grid, Math.floor(i / grid.across), i % grid.across) }));
+
 test('changes of a tensor are those that comparing the states finds', async () => {
   const [link, base, target] = [await firstLink(), await step(0), await step(1)];
   const changes = await changesOf(link, WEIGHT, base, { coded: 1173 });
@@ -52,16 +56,14 @@ test('changes of a tensor are those that comparing the states finds', async () =
     counts[Math.floor((row * grid.down) / 384) * grid.across + Math.floor((column * grid.across) / 384)] += 1;
   }
   assert.deepEqual(grid.counts, counts);
-  for (const [bin, step] of [['+1', 1], ['−1', -1], ['+2', 2], ['−2', -2]]) {
-    assert.equal(steps.get(bin) ?? 0, found.filter((one) => one.step === step).length, bin);
+  for (const step of [1, -1, 2, -2]) {
+    assert.equal(steps[binOf(step)], found.filter((one) => one.step === step).length, `${step}`);
   }
   const far = found.filter((one) => one.step > 4 && one.step <= 8).length;
-  assert.equal(steps.get('+5…8') ?? 0, far);
-  assert.ok([...steps.keys()].every((bin) => BINS.includes(bin)));
+  assert.equal(steps[binOf(5)], far);
+  assert.equal(steps.reduce((a, b) => a + b), found.length);
   // Bins cover the tensor.
-  let area = 0;
-  for (let y = 0; y < grid.down; y++) for (let x = 0; x < grid.across; x++) area += binArea(grid, y, x);
-  assert.equal(area, 384 * 384);
+  assert.equal(binsOf(grid).reduce((sum, { lanes }) => sum + lanes, 0), 384 * 384);
   assert.deepEqual(span(384, grid.down, 0)[0], 0);
 });
 
@@ -82,9 +84,12 @@ test('a set tensor has no differences, and is all new', async () => {
 });
 
 test('bins of differences are ascending and have two sides', () => {
-  assert.equal(BINS.length, 22);
-  assert.deepEqual(BINS.slice(9, 13), ['−2', '−1', '+1', '+2']);
-  assert.deepEqual([BINS[0], BINS[21]], ['< −512', '> +512']);
+  const labels = Array.from({ length: BIN_COUNT }, (_, bin) => labelOf(bin));
+  assert.deepEqual(labels.slice(8, 14), ['−3…4', '−2', '−1', '+1', '+2', '+3…4']);
+  assert.deepEqual([labels[0], labels[1], labels[20], labels[21]], ['< −512', '−257…512', '+257…512', '> +512']);
+  const steps = [-1e9, -513, -512, -5, -4, -2, -1, 1, 2, 3, 4, 5, 8, 9, 512, 513];
+  assert.deepEqual(steps.map((step) => labelOf(binOf(step))), ['< −512', '< −512', '−257…512', '−5…8', '−3…4', '−2', '−1',
+    '+1', '+2', '+3…4', '+3…4', '+5…8', '+5…8', '+9…16', '+257…512', '> +512']);
 });
 
 test('the calculator agrees with the table of docs/scaling.md', async () => {
@@ -272,4 +277,23 @@ test('rows are sorted by size of their shapes, unknown values last', () => {
 
 test('seconds are told apart up to ten minutes', () => {
   assert.deepEqual([99, 100, 149, 599, 600, 7200].map(seconds), ['99.0 s', '1 min 40 s', '2 min 29 s', '9 min 59 s', '10 min', '2.00 h']);
+});
+
+test('where lanes are not elements, the map of a tensor that changes everywhere is full everywhere', async () => {
+  const dtype = (bits, laneBytes = 1) => ({ name: 'X', bits, laneBytes, signMagnitude: false });
+  const cases = [
+    [dtype(4), [4, 8]], [dtype(4), [300, 500]], [dtype(4), [4, 7]], [dtype(4), [1, 64]], [dtype(4), [64, 1]],
+    [dtype(6), [4, 8]], [dtype(1), [16, 4]], [dtype(16), [5, 3]], [dtype(24), [5, 8]],
+  ];
+  for (const [own, shape] of cases) {
+    const count = (shape[0] * shape[1] * own.bits) / (8 * own.laneBytes);
+    const tensor = { name: 'w', operation: 'patch', shape, dtype: own };
+    const lanes = Uint32Array.from({ length: count }, (_, i) => i);
+    const piece = { tensor, piece: 0, firstLane: 0, lanes, values: new Uint8Array(count).fill(1), relative: true };
+    const link = { index: { tensors: [tensor] }, async *coded() { yield piece; } };
+    const { changed, grid } = await changesOf(link, 'w', null, { coded: count });
+    assert.equal(changed, count);
+    for (const bin of binsOf(grid)) assert.ok(bin.lanes > 0 && bin.changed === bin.lanes, `${own.bits} bits, ${shape}`);
+    assert.equal(binsOf(grid).reduce((sum, { lanes: some }) => sum + some, 0), count);
+  }
 });
