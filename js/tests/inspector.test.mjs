@@ -5,6 +5,7 @@ import test from 'node:test';
 import { ChainData } from '../inspector/chain-data.js';
 import { BIN_COUNT, binOf, changesOf, labelOf, lanesOfBin, span } from '../inspector/changes.js';
 import { assumptions, costOf } from '../inspector/calculator.js';
+import { chainIn, entriesOf } from '../inspector/dropped.js';
 import { byKindAndLayer } from '../inspector/layer-map.js';
 import { sortedRows } from '../inspector/rows.js';
 import { verdict } from '../inspector/verdict.js';
@@ -296,4 +297,38 @@ test('where lanes are not elements, the map of a tensor that changes everywhere 
     for (const bin of binsOf(grid)) assert.ok(bin.lanes > 0 && bin.changed === bin.lanes, `${own.bits} bits, ${shape}`);
     assert.equal(binsOf(grid).reduce((sum, { lanes: some }) => sum + some, 0), count);
   }
+});
+
+/** What the browser hands over for a dropped folder: entries, without handles. */
+function droppedFolder(entries) {
+  const root = folderEntry('folder', entries);
+  return { items: [{ kind: 'file', webkitGetAsEntry: () => root, getAsFile: () => null }] };
+}
+
+const fileEntry = (name, error) => ({ isFile: true, name, file: (resolve, reject) => (error ? reject(error) : resolve({ name })) });
+
+function folderEntry(name, entries) {
+  const createReader = () => {
+    const batches = [entries, []];
+    return { readEntries: (resolve) => resolve(batches.shift()) };
+  };
+  return { isFile: false, isDirectory: true, name, createReader };
+}
+
+test('what the browser refuses in a dropped folder is not confused with too many files', async () => {
+  const paths = (await entriesOf(droppedFolder([fileEntry('a'), folderEntry('b', [fileEntry('c')])]))).map(([path]) => path);
+  assert.deepEqual(paths, ['folder/a', 'folder/b/c']);
+  const many = Array.from({ length: 200_001 }, (_, i) => fileEntry(String(i)));
+  await assert.rejects(entriesOf(droppedFolder(many)), { message: 'more than 200000 files were dropped' });
+  const cause = new Error('NotReadable');
+  await assert.rejects(entriesOf(droppedFolder([fileEntry('a', cause)])), (error) => /Choose a folder/.test(error.message) && error.cause === cause);
+});
+
+test('of several chains in a dropped folder, the one in the fewest folders is opened', () => {
+  const named = (...paths) => chainIn(paths.map((path) => [path, null]))?.name ?? null;
+  assert.equal(named('models/the-long-name-of-my-run/chain.json', 'models/a/b/c/chain.json'), 'models/the-long-name-of-my-run');
+  assert.equal(named('models/a/b/c/chain.json', 'models/the-long-name-of-my-run/chain.json'), 'models/the-long-name-of-my-run');
+  assert.equal(named('runs/one/chain.json', 'chain.json', 'runs/two/chain.json'), 'chain');
+  assert.equal(named('runs/one/commits/0.json'), null);
+  assert.deepEqual(chainIn([['runs/one/chain.json', 1], ['runs/one/files/a.dcf', 2], ['runs/x', 3]]).files, [['chain.json', 1], ['files/a.dcf', 2]]);
 });
