@@ -1,4 +1,4 @@
-/** What a link holds, tensor by tensor and segment by segment: the members of `deltachain inspect --json`. */
+/** The content of a link, tensor by tensor and segment by segment: the members of `deltachain inspect --json`. */
 import { compareStrings } from './bytes.js';
 import { PIECE_BYTES } from './limits.js';
 
@@ -6,7 +6,7 @@ import { PIECE_BYTES } from './limits.js';
 /** @typedef {import('./segment.js').Segment} Segment */
 /** @typedef {import('./link-index.js').Written} Written */
 
-/** How many coded lanes of each part and context are shown. */
+/** Number of coded lanes that `firstLanes` shows of each part and context. */
 const FIRST = 4;
 const BITMAP = 32;
 
