@@ -9,6 +9,7 @@ export function percent(share) {
   const value = 100 * share;
   if (value === 0 || value === 100) return `${value} %`;
   if (value < 0.01) return '< 0.01 %';
+  if (value > 100) return `${grouped(Math.round(value))} %`;
   if (value > 99.9) return '> 99.9 %';
   return `${value.toPrecision(value < 10 ? 2 : 3)} %`;
 }

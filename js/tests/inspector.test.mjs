@@ -9,7 +9,7 @@ import { chainIn, entriesOf } from '../inspector/dropped.js';
 import { byKindAndLayer } from '../inspector/layer-map.js';
 import { sortedRows } from '../inspector/rows.js';
 import { verdict } from '../inspector/verdict.js';
-import { seconds } from '../inspector/words.js';
+import { percent, seconds } from '../inspector/words.js';
 import { blake3Hex, bytesSource, filesStore, open, openSafetensors } from '../src/index.js';
 import { checkTrust } from '../src/signatures.js';
 import { note, testKey } from './signing.mjs';
@@ -274,6 +274,10 @@ test('rows are sorted by size of their shapes, unknown values last', () => {
   const names = (down) => sortedRows(rows, { key: 'shape', down }).map(({ name }) => name).join('');
   assert.equal(names(false), '02143');
   assert.equal(names(true), '14203');
+});
+
+test('percentages above 100 are not "> 99.9 %"', () => {
+  assert.deepEqual([0, 0.00001, 0.5, 0.9995, 1, 62.5, null].map(percent), ['0 %', '< 0.01 %', '50.0 %', '> 99.9 %', '100 %', '6,250 %', '']);
 });
 
 test('seconds are told apart up to ten minutes', () => {
