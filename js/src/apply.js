@@ -18,7 +18,7 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./state.js').TableEntry} TableEntry */
 
 /**
- * Where the result of an apply goes. Use none of it before `applyLinks` has returned.
+ * Receives the result of an apply. Use none of it before `applyLinks` has returned.
  * @typedef {object} StateWriter
  * @property {(tensors: TableEntry[]) => void | Promise<void>} [begin] called once with the tensors to come, in the order of names
  * @property {(tensor: TableEntry, piece: number, bytes: Uint8Array) => void | Promise<void>} write pieces in the order of
@@ -56,7 +56,7 @@ export async function applyLinks(links, base, writer, options = {}) {
 }
 
 /**
- * R-APP-06 and step 7 of section 10 for links that are taken one after another: the tables before the first and after each.
+ * Checks R-APP-06 and step 7 of section 10 for links that follow one another. Returns the tables before the first and after each.
  * @param {Link[]} links
  * @param {Table} base
  * @param {import('./layout.js').Files | null} layout of the base; null if layouts are not checked
@@ -78,7 +78,7 @@ export function promisedTables(links, base, layout) {
 }
 
 /**
- * Step 7 of section 10, but for the layout: the table that a link promises.
+ * Checks step 7 of section 10, except the layout. Returns the table that a link promises.
  * @param {Link} link
  * @param {Table} before
  * @returns {Table}
@@ -106,9 +106,9 @@ function nextTable(link, before) {
 class Pass {
   /** Entry of each tensor, for each link. @type {Map<string, import('./link-index.js').TensorEntry>[]} */
   #entries;
-  /** Decoded segments, the one used last at the end. @type {Map<string, import('./segment.js').Segment>} */
+  /** Decoded segments that are kept, the one used last at the end. @type {Map<string, import('./segment.js').Segment>} */
   #open = new Map();
-  /** Bytes of these. */
+  /** Bytes of the decoded segments in `#open`. */
   #held = 0;
 
   /**
@@ -150,7 +150,7 @@ class Pass {
     await this.#proveWhatEnds();
   }
 
-  /** Tensors that a later link removes or sets again: their segments are checked and their digests compared, too. */
+  /** Checks the segments and digests of tensors that a later link removes or sets again, too. */
   async #proveWhatEnds() {
     for (let number = 1; number <= this.links.length; number++) {
       for (const entry of this.links[number - 1].index.tensors) {
@@ -162,7 +162,7 @@ class Pass {
     }
   }
 
-  /** Steps 8 and 9 of each link in order, as section 10 says: the failure that comes first. */
+  /** Does steps 8 and 9 of each link in order, as section 10 says, and so throws the failure that comes first. */
   async findFirstFailure() {
     for (let number = 1; number <= this.links.length; number++) {
       const link = this.links[number - 1];
@@ -202,7 +202,7 @@ class Pass {
     const digest = blake3Hex(bytes);
     if (digest === tensor.pieces[piece]) return;
     const { name } = tensor;
-    // Data of the base that no link touches: they have changed since they were hashed.
+    // No link touches these data of the base, so they have changed since they were hashed.
     const rule = this.#lastWriter(name, number) === null ? 'R-APP-01' : 'R-APP-04';
     ensure(false, rule, `piece ${piece} is ${digest} instead of ${tensor.pieces[piece]}`, { tensor: name });
   }
@@ -217,7 +217,7 @@ class Pass {
     return null;
   }
 
-  /** What links 1 to `number` make of a piece. @param {string} name @param {number} piece @param {number} number */
+  /** Builds a piece as it is after links 1 to `number`. @param {string} name @param {number} piece @param {number} number */
   async #build(name, piece, number) {
     this.signal?.throwIfAborted();
     const steps = [];
@@ -239,7 +239,7 @@ class Pass {
     return bytes;
   }
 
-  /** A decoded segment; those that were used last are kept. @param {number} link @param {number} place */
+  /** Returns a decoded segment, and keeps those that were used last. @param {number} link @param {number} place */
   async #segment(link, place) {
     const key = `${link} ${place}`;
     const known = this.#open.get(key);
@@ -256,10 +256,10 @@ class Pass {
   }
 }
 
-/** Decoded segments that are kept for the next pieces, in bytes. */
+/** Maximum size of the decoded segments that are kept for the next pieces, in bytes. */
 const KEPT_BYTES = 2 ** 26;
 
-/** A state in memory that a writer makes. */
+/** Returns a writer that collects a state in memory. */
 export function memoryWriter() {
   /** @type {Map<string, Uint8Array[]>} */
   const data = new Map();
@@ -278,7 +278,7 @@ export function memoryWriter() {
     write(tensor, piece, bytes) {
       data.get(tensor.name)?.splice(piece, 1, bytes);
     },
-    /** The result, once the apply has returned. @returns {State} */
+    /** Returns the result. To be called when the apply has returned. @returns {State} */
     state: () => ({
       table: async () => table,
       readPiece: async (name, piece) => data.get(name)?.[piece].slice() ?? empty.readPiece(name, piece),

@@ -11,7 +11,7 @@ function writeString(text) {
   return `"${text.replace(/["\\\u0000-\u001f]/g, escape)}"`;
 }
 
-/** The text of a value whose objects are maps, in their order. @param {unknown} value @returns {string} */
+/** Returns the text of a value whose objects are maps, in the order of the maps. @param {unknown} value @returns {string} */
 export function writeCanonical(value) {
   if (typeof value === 'string') return writeString(value);
   if (Array.isArray(value)) return `[${value.map(writeCanonical).join(',')}]`;
@@ -20,8 +20,8 @@ export function writeCanonical(value) {
 }
 
 /**
- * How a value is checked: from what JSON gave to the value in order, or an exception. `Map` keeps the order of members,
- * which objects do not.
+ * Checks a value of `JSON.parse`, and returns it with its members in order, or throws. Objects become `Map`s, which keep
+ * the order of members.
  * @typedef {(value: any) => any} Form
  */
 
@@ -70,7 +70,7 @@ export const strings = (value) => {
 };
 
 /**
- * The value of a text in its one form; undefined if it is not that. Objects come as maps.
+ * Returns the value of a text in its one form; undefined if the text is not in that form. Objects become maps.
  * @param {string} text
  * @param {Form} form
  */

@@ -1,4 +1,4 @@
-/** Chains: SPEC section 19. `plan` looks at documents alone, `replay` builds a version. */
+/** Chains: SPEC section 19. `plan` reads only documents, `replay` builds a version. */
 import { ensure } from './errors.js';
 import { memoryWriter, applyLinks } from './apply.js';
 import { Hasher } from './digests.js';
@@ -20,7 +20,7 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./apply.js').StateWriter} StateWriter */
 
 /**
- * What a reader holds, with the whole state of each shard; of one that looks at layouts also what it has recorded of them.
+ * The version that a reader holds, with the whole state of each shard, and its recorded layouts if it checks layouts.
  * @typedef {HeldRecord & { shards: State[], layouts?: Recorded[] }} Held
  */
 
@@ -28,7 +28,7 @@ import { digestOfTable, emptyState } from './state.js';
 
 /**
  * A path to a version; `from` is the held version, or null. `unsigned`, with trust, is the highest version above the
- * head that has a commit, but is not signed: a stranger's, or one that not all have signed yet. Null if there is none.
+ * head that has a commit but is not signed: it is a stranger's, or not all have signed it yet. Null if there is none.
  * @typedef {{ version: number, from: number | null, path: Step[], bytes: bigint, unsigned: number | null }} Plan
  */
 
@@ -128,7 +128,7 @@ export class Chain {
   }
 
   /**
-   * The cheapest path, or the cheapest direct one: steps 1 to 4 of SPEC section 19.
+   * Finds the cheapest path, or the cheapest direct one: steps 1 to 4 of SPEC section 19.
    * @param {PlanOptions} [options]
    * @returns {Promise<Plan>}
    */
@@ -141,7 +141,7 @@ export class Chain {
   }
 
   /**
-   * Builds a version: all steps of SPEC section 19. What is written may be used when this has returned, not before.
+   * Builds a version: all steps of SPEC section 19. Use nothing of what is written before this has returned.
    * @param {ReplayOptions} [options]
    * @returns {Promise<Replayed>}
    */
@@ -167,7 +167,7 @@ export class Chain {
     return { version, state: commit.state, commit: digest, chain, shards, layouts, assets, unsigned };
   }
 
-  /** Step 7. @param {import('./documents.js').Commit} commit @param {AbortSignal} [signal] */
+  /** Reads the assets of a commit: step 7. @param {import('./documents.js').Commit} commit @param {AbortSignal} [signal] */
   async #assets(commit, signal) {
     const assets = [];
     for (const { name, digest, size } of commit.assets) {
@@ -187,7 +187,7 @@ export class Chain {
 }
 
 /**
- * What is held must be what was recorded; otherwise no path begins with it.
+ * Compares the held states with the held commit. If they differ, no path begins with the held version.
  * @param {Planner} planner
  * @param {Held} held
  * @param {number[]} taken numbers of shards
@@ -206,7 +206,7 @@ async function checkHeld(planner, held, taken) {
   }
 }
 
-/** Step 5, path after path until one leads to the version. */
+/** Does step 5: tries path after path until one leads to the version. */
 class Builder {
   /**
    * @param {Chain} chain
@@ -226,7 +226,7 @@ class Builder {
     /** @param {string} name */
     this.take = (name) => names === null || names.has(name);
     this.partial = names !== null;
-    /** What fails if a path does; null: what is held. @type {Step | null} */
+    /** Step to blame if the path fails; null for the held version. @type {Step | null} */
     this.atFault = null;
   }
 
@@ -254,7 +254,7 @@ class Builder {
     }
   }
 
-  /** The shards where a path begins. @param {Step[]} path */
+  /** Returns the shards where a path begins. @param {Step[]} path */
   async #begin(path) {
     const held = path.length === 0 || path[0].from !== null ? this.held : null;
     /** @type {Map<number, Followed>} */
@@ -277,13 +277,13 @@ class Builder {
     this.#ensureLayout(proof.compare(commit, shard), proof.origin, 'the commit names another layout');
   }
 
-  /** R-LAY-03. @param {boolean} condition @param {Step | null} step at fault if not; null: what is held @param {string} why */
+  /** Checks R-LAY-03. @param {boolean} condition @param {Step | null} step to blame if it is false; null for the held version @param {string} why */
   #ensureLayout(condition, step, why) {
     if (!condition) this.atFault = step;
     ensure(condition, 'R-LAY-03', why);
   }
 
-  /** One route, shard by shard. @param {Step} step @param {Map<number, Followed>} shards */
+  /** Applies one route, shard by shard. @param {Step} step @param {Map<number, Followed>} shards */
   async #follow(step, shards) {
     const { commit } = await this.planner.commit(step.version);
     for (const [shard, before] of shards) {
@@ -292,7 +292,7 @@ class Builder {
       ensure(source !== null, 'R-CHN-09', `the file ${digest} is missing`);
       try {
         ensure(source.length === size, 'R-CHN-10', `the file ${digest} has ${source.length} bytes instead of ${size}`);
-        // Of a part just its segments are read: then the size is all that is compared.
+        // If only some tensors are wanted, only their segments are read, so only the size can be compared.
         if (!this.partial || this.options.layouts) {
           ensure((await digestOf(source, this.options.signal)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
         }
@@ -314,7 +314,7 @@ class Builder {
   }
 }
 
-/** BLAKE3 of a file, a piece at a time. @param {import('./sources.js').Source} source @param {AbortSignal} [signal] */
+/** Computes the BLAKE3 digest of a file, 4 MiB at a time. @param {import('./sources.js').Source} source @param {AbortSignal} [signal] */
 async function digestOf(source, signal) {
   const hasher = new Hasher();
   for (let at = 0; at < source.length; at += 2 ** 22) {
@@ -324,7 +324,7 @@ async function digestOf(source, signal) {
   return hasher.hex();
 }
 
-/** Step 6. @param {string} expected @param {{ table: Table }[]} shards */
+/** Checks step 6: the shards make up the state. @param {string} expected @param {{ table: Table }[]} shards */
 function checkUnion(expected, shards) {
   const all = new Map();
   for (const { table } of shards) {

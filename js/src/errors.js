@@ -1,6 +1,6 @@
 /**
- * Errors: the classes of SPEC section 11, and which class and section each rule has. Every refusal of this package is a
- * `DeltachainError`, made here.
+ * Errors: the classes of SPEC section 11, and the class and section of each rule. All refusals of this package are
+ * `DeltachainError`s, which this file makes.
  */
 
 /**
@@ -9,7 +9,7 @@
  */
 
 /**
- * What is known of the place of a fault.
+ * Place of a fault, as far as it is known.
  * @typedef {object} Place
  * @property {number} [offset] in the file, in bytes
  * @property {string} [tensor]
@@ -113,7 +113,7 @@ const RULES = {
   'R-SUM-04': ['STATE_MISMATCH', '24.6'],
 };
 
-/** Why something was refused. `message` is for people, the other members for programs. */
+/** A refusal. `message` is for people, the other members are for programs. */
 export class DeltachainError extends Error {
   /**
    * @param {ErrorClass} errorClass
@@ -149,7 +149,7 @@ export function isDataFault(error) {
 }
 
 /**
- * An error of a rule, with the rule's class.
+ * Makes the error of a rule, with the rule's class.
  * @param {string} rule
  * @param {string} message
  * @param {Place} [place]

@@ -28,7 +28,7 @@ import { NOTHING, minus, plus, same, sumsOfBytes, sumsOfLanes } from './sums.js'
  */
 
 /**
- * What is known of the state that memory holds: its table, and for tensors by name the sums of their pieces.
+ * The state that memory holds: its table, and the sums of the pieces of each tensor, by name.
  * @typedef {{ table: Table, sums: Map<string, Sums[]> }} Known
  */
 
@@ -63,7 +63,7 @@ export async function hashMemory(memory, tensors, { progress, signal } = {}) {
 }
 
 /**
- * Compares all of the memory with its sums: nothing in it has changed by accident. Returns if that is so.
+ * Compares all of the memory with its sums, and throws if something in it has changed by accident.
  * @param {Memory} memory
  * @param {Known} known
  * @param {WorkOptions} [options] progress in bytes
@@ -130,7 +130,7 @@ export async function takeInPlace(links, memory, known, { layouts = true, signal
       sums.set(entry.name, after.map(({ piece }) => piece));
     }
   }
-  // From here on nothing waits, so nobody else writes between the proof and the writing (R-SUM-05).
+  // Nothing waits from here on, so no other code writes between the proof and the writing (R-SUM-05).
   for (const change of changes.values()) change.gather();
   for (const { tensor, change, coded, before, after } of steps) {
     const [old, now] = coded === null ? [NOTHING, NOTHING] : change.make(coded);
@@ -141,13 +141,13 @@ export async function takeInPlace(links, memory, known, { layouts = true, signal
   return { table: tables[tables.length - 1], sums };
 }
 
-/** The lanes of a piece that links code, all of them together. */
+/** The lanes of a piece that any of the links codes. */
 class Change {
-  /** Ascending. */
+  /** Numbers of the lanes, ascending. */
   #numbers = new Uint32Array();
   #memory;
   #dtype;
-  /** As the memory holds them, and then as they are after the links so far. @type {Lanes} */
+  /** The lanes after the links so far; at first those in memory. @type {Lanes} */
   #now;
 
   /** @param {Uint8Array} bytes of the piece in memory @param {import('./dtypes.js').Dtype} dtype */
@@ -171,13 +171,13 @@ class Change {
     this.#numbers = all.subarray(0, count);
   }
 
-  /** Reads the lanes, once all have been added. */
+  /** Reads the lanes from memory. To be called when all have been added. */
   gather() {
     this.#now = pick(this.#memory, this.#numbers);
   }
 
   /**
-   * Makes the new lanes of the next link. Gives the sums of its lanes before and after.
+   * Computes the lanes after the next link. Returns the sums of its lanes before and after.
    * @param {{ lanes: Uint32Array, values: Lanes, relative: boolean }} coded
    */
   make({ lanes, values, relative }) {
@@ -197,7 +197,7 @@ class Change {
 }
 
 /**
- * What a local part codes (SPEC section 24.5).
+ * Returns the lanes and values that a local part codes (SPEC section 24.5).
  * @param {Segment} segment
  * @param {number} part
  * @param {string} tensor

@@ -15,10 +15,10 @@ const FORM = object({
   files: array(object({ name: nullable(string()), metadata: nullable(strings), tensors: nullable(array(string())) }), 1),
 });
 
-/** Whether different ones of these names differ in more than case. @param {string[]} names */
+/** True if names that differ do so in more than case. @param {string[]} names */
 const differWithoutCase = (names) => new Set(names).size === new Set(names.map(withoutCase)).size;
 
-/** What metadata have for a key. @param {[string, string][]} metadata @param {string} key */
+/** Returns the value of a key of metadata. @param {[string, string][]} metadata @param {string} key */
 export const valueOf = (metadata, key) => metadata.find(([own]) => own === key)?.[1];
 
 /**
@@ -110,19 +110,19 @@ function named({ metadata, shards }, shard) {
 export class LayoutProof {
   files = ONE_FILE;
   proven = false;
-  /** The step that the layout comes from; null: what is held. @type {Step | null} */
+  /** Step that the layout comes from; null for the held version. @type {Step | null} */
   origin = null;
-  /** The last step that proves nothing by itself; null: what is held. @type {Step | null} */
+  /** Last step that proves nothing by itself; null for the held version. @type {Step | null} */
   unproven = null;
 
-  /** Of a version held. @param {Recorded} recorded @param {Table} table */
+  /** Begins with the recorded layout of the held version. @param {Recorded} recorded @param {Table} table */
   hold({ layout, proven }, table) {
     this.files = readLayout(layout, table);
     this.proven = proven;
   }
 
   /**
-   * After a file that was hashed whole.
+   * Goes on to the layout after a link whose file was hashed whole.
    * @param {Step & { from: number | null }} step
    * @param {boolean} stands whether its route stands in the commit
    * @param {string | undefined} stated
@@ -138,7 +138,7 @@ export class LayoutProof {
   }
 
   /**
-   * Compares it with what the commit of its version names.
+   * Compares the layout with the one that the commit of its version names.
    * @param {Parameters<typeof named>[0]} commit
    * @param {number} shard
    */

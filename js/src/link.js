@@ -1,4 +1,4 @@
-/** Opening a link and reading what it holds. */
+/** Opens links and reads their content. */
 import { DeltachainError } from './errors.js';
 import { applyLinks } from './apply.js';
 import { EMPTY_STATE_DIGEST } from './digests.js';
@@ -16,11 +16,11 @@ import { SUMS_BIT, SUMS_KIND, parseSums, recordLength } from './sums.js';
 /** @typedef {import('./state.js').State} State */
 /** @typedef {import('./work.js').WorkOptions} WorkOptions */
 
-/** How much is read ahead where segments are read one after another. */
+/** Number of bytes that are read ahead when segments are read one after another. */
 const AHEAD_BYTES = 2 ** 20;
 
 /**
- * What a link codes of one piece. `lanes` has the number of each coded lane in its piece, ascending within each of the
+ * The lanes of one piece that a link codes. `lanes` has the number of each coded lane in its piece, ascending within each of the
  * contexts, which follow one another; null if these numbers depend on a base that was not given. `values` are new lanes,
  * or, if `relative`, differences modulo 2^W (SPEC section 8.3).
  * @typedef {object} Coded
@@ -51,7 +51,7 @@ export async function open(source, options = {}) {
 export class Link {
   /** Bytes of segments that have been read ahead. */
   #ahead = /** @type {{ offset: number, bytes: Uint8Array }} */ ({ offset: 0, bytes: new Uint8Array() });
-  /** Where the segment that was read last ends. */
+  /** End of the segment that was read last. */
   #end = 0;
 
   /**
@@ -65,12 +65,12 @@ export class Link {
     this.index = index;
   }
 
-  /** Whether no value is relative: the link can be decoded without its base (SPEC section 9.2). */
+  /** True if no value is relative: the link can be decoded without its base (SPEC section 9.2). */
   get isDirect() {
     return this.index.segments.every((segment) => segment.values === 'absolute');
   }
 
-  /** Whether the base is the empty state. */
+  /** True if the base is the empty state. */
   get isSnapshot() {
     return this.header.base === EMPTY_STATE_DIGEST;
   }
@@ -100,7 +100,7 @@ export class Link {
     return bytes.subarray(offset - from, offset - from + length);
   }
 
-  /** The records of the extension area, which is read whole: `header.extensionLength` tells how long it is. */
+  /** Reads the records of the extension area, all of it: `header.extensionLength` is its length. */
   async extension() {
     const records = [];
     for (const found of await this.#records()) records.push(await readRecord(this.source, found));
@@ -189,7 +189,7 @@ export class Link {
     }
   }
 
-  /** A segment, or the failure of the first up to it that has one. @param {number} number */
+  /** Returns a segment, or throws the failure of the first one up to it that has a fault. @param {number} number */
   async #orFirstFailure(number) {
     try {
       return await this.segment(number);

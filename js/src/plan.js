@@ -1,6 +1,6 @@
 /**
  * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds (SPEC section 23.3).
- * Looks at no file. The search goes backwards from the version wanted, as the pseudo-code of section 19.1 does.
+ * Reads only documents. The search goes backwards from the wanted version, as the pseudo-code of section 19.1 does.
  */
 import { broken, ensure, isDataFault } from './errors.js';
 import { blake3Hex } from './digests.js';
@@ -18,7 +18,7 @@ import { Notes, keysOf } from './signatures.js';
 /** @typedef {import('./store.js').Store} Store */
 
 /**
- * What a reader has recorded of the version that it holds: digests of the bytes of its commit and of `chain.json`.
+ * The record that a reader keeps of its held version: digests of the bytes of its commit and of `chain.json`.
  * @typedef {{ version: number, commit: string, chain: string }} HeldRecord
  */
 
@@ -33,8 +33,8 @@ import { Notes, keysOf } from './signatures.js';
 export const commitName = (version) => `commits/${versionDigits(version)}.json`;
 
 /**
- * A way from `at` (null: nothing) to the version wanted: the bytes of its files, those of routes that are not known to be
- * direct, and the place of each route in its document.
+ * A way from `at` (null: nothing) to the wanted version: the bytes of its files, the bytes of those files that are not known
+ * to be direct, and the place of each route in its document.
  * @typedef {{ bytes: bigint, relative: bigint, at: number | null, steps: Step[], places: number[] }} Way
  */
 
@@ -46,17 +46,17 @@ export class Planner {
   #routes = new Map();
   /** Generations of the routes documents of each version, the highest first. @type {Map<number, number[]> | null} */
   #generations = null;
-  /** A file, or a routes document that was listed, is missing: a prune may have come between. */
+  /** True if a file, or a routes document that was listed, is missing: a prune may have removed it meanwhile. */
   #missing = false;
   /** Routes that failed. @type {Set<string>} */
   #unusable = new Set();
-  /** No path from nothing begins below. */
+  /** Lowest version where a path from nothing may begin. */
   #floor = 0;
-  /** Lowest version, with those above it, whose commits fit one another. */
+  /** Lowest version from which on all commits are known to be the parents of those above. */
   #fits = Infinity;
   /** The failure that is reported if there is no path. @type {import('./errors.js').DeltachainError | null} */
   first = null;
-  /** What the reader holds and can begin from. @type {HeldRecord | null} */
+  /** Held version, if a path can begin with it. @type {HeldRecord | null} */
   held = null;
   wanted = 0;
   /** With trust: the highest version above the head that has a commit, which is not signed. @type {number | null} */
@@ -77,7 +77,7 @@ export class Planner {
   }
 
   /**
-   * Steps 1 to 3 for the version wanted, and from the held one to it. Failures are final.
+   * Does steps 1 to 3 for the wanted version, and from the held one to it. Failures are final.
    * @param {number | null} version null for the head
    * @param {HeldRecord | null} held
    * @param {string | null} accept digest of a commit that may be a step back
@@ -96,10 +96,10 @@ export class Planner {
     const seen = trust?.seen ?? null;
     const seenLater = seen !== null && (held === null || held.version < seen.version);
     let known = [held, seenLater ? seen : null].filter((one) => one !== null);
-    // To what is held there is no step. Whether it was held before, only the caller knows.
+    // A step back to the held version is none. Only the caller knows if a version was held before.
     const mayStep = known.length > 0 && accept !== null && accept !== held?.commit;
     if (held !== null && !mayStep) same();
-    // Where a step back is allowed, the held commit may be gone, and older ones not.
+    // If a step back is allowed, the held commit may have been deleted, and older ones not.
     const newest = Math.max(0, ...known.map((one) => one.version));
     const found = async () => (await this.#findHead(newest)) ?? (mayStep ? await this.#findHead(0) : null);
     const versions = async () => (version !== null ? [version] : this.#downwards(found, mayStep ? 0 : newest));
@@ -162,7 +162,7 @@ export class Planner {
     return null;
   }
 
-  /** From the lowest to the highest of what is known and wanted. @param {Seen[]} known @param {number} wanted */
+  /** Checks the commits from the lowest to the highest of the known versions and the wanted one. @param {Seen[]} known @param {number} wanted */
   async #checkBetween(known, wanted) {
     const versions = [...known.map((one) => one.version), wanted];
     const [low, high] = [Math.min(...versions), Math.max(...versions)];
@@ -182,7 +182,7 @@ export class Planner {
     ensure(commit.parent === digest, 'R-CHN-04', `the parent of commit ${commit.version} is another one`);
   }
 
-  /** The commit of a version, checked by itself. @param {number} version @returns {Promise<CheckedCommit>} */
+  /** Returns the commit of a version, checked by itself. @param {number} version @returns {Promise<CheckedCommit>} */
   commit(version) {
     return this.#commits.get(version) ?? this.#keep(version, this.#readCommit(version));
   }
@@ -208,7 +208,7 @@ export class Planner {
     return { commit, digest: blake3Hex(bytes) };
   }
 
-  /** Versions that have a commit, in any order. */
+  /** Lists the versions that have a commit, in any order. */
   async #listCommits() {
     const names = ((await this.store.list?.('commits')) ?? []).map((name) => /^(\d{20})\.json$/.exec(name)?.[1]);
     return names.map(Number).filter((version) => Number.isSafeInteger(version));
@@ -229,7 +229,7 @@ export class Planner {
     })();
   }
 
-  /** Newest version; null if there is none. @param {number} known a version that existed once, or 0 */
+  /** Finds the newest version; null if there is none. @param {number} known a version that existed once, or 0 */
   async #findHead(known) {
     if (this.store.list !== undefined) {
       const versions = await this.#listCommits();
@@ -247,7 +247,7 @@ export class Planner {
     return low;
   }
 
-  /** Routes in force of a version. @param {number} version @returns {Promise<Step[]>} */
+  /** Returns the routes in force of a version. @param {number} version @returns {Promise<Step[]>} */
   async #routesOf(version) {
     const known = this.#routes.get(version);
     if (known !== undefined) return known;
@@ -264,7 +264,7 @@ export class Planner {
     return steps;
   }
 
-  /** Whether step 4 begins anew, as if for the first time: something is missing, and other routes documents are there. */
+  /** Starts over with step 4 if something was missing and the routes documents have changed. Returns true if so. */
   async #beginsAnew() {
     if (!this.#missing) return false;
     const names = (/** @type {Map<number, number[]> | null} */ of) => [...(of ?? [])].map(String).sort().join();
@@ -283,7 +283,7 @@ export class Planner {
   }
 
   /**
-   * The result of work; undefined if it fails, which is remembered. What is not a failure of the chain goes on.
+   * Returns the result of work. If the chain is at fault, remembers the failure and returns undefined; throws other errors.
    * @template T
    * @param {() => T | Promise<T>} work
    * @returns {Promise<T | undefined>}
@@ -310,13 +310,13 @@ export class Planner {
     this.#unusable.add(step.id);
   }
 
-  /** Rules out all paths from what is held. @param {unknown} error */
+  /** Rules out all paths from the held version. @param {unknown} error */
   failHeld(error) {
     this.note(error);
     this.held = null;
   }
 
-  /** The cheapest path that is left: step 4. @returns {Promise<Step[]>} */
+  /** Finds the cheapest path that is left: step 4. @returns {Promise<Step[]>} */
   async path() {
     for (;;) {
       const way = await this.#cheapest();
@@ -408,7 +408,7 @@ export class Planner {
 }
 
 /**
- * The orders of section 19: "the cheapest path", "the cheapest direct path".
+ * Compares ways by the orders of section 19: "the cheapest path", "the cheapest direct path".
  * @param {Way} a
  * @param {Way} b
  * @param {boolean} direct
@@ -425,7 +425,7 @@ function compareWays(a, b, direct) {
 }
 
 /**
- * The bytes of a document, at most one more than are allowed; null if there is none.
+ * Reads a document, at most one byte more than is allowed; null if it is missing.
  * @param {Store} store
  * @param {string} name
  * @param {import('./limits.js').Limits} limits

@@ -28,7 +28,7 @@ export async function listGenerations(store) {
 }
 
 /**
- * How `routesInForce` reads documents and reports those that it cannot use.
+ * Reads documents for `routesInForce`, and receives those that it cannot use.
  * @typedef {object} RoutesReader
  * @property {(name: string) => Promise<Uint8Array | null>} read bytes of a document; null if it is missing
  * @property {Partial<import('./limits.js').Limits>} limits

@@ -49,7 +49,7 @@ export function lanesOf(bytes, w) {
   return w === 2 ? new Uint16Array(buffer, offset, length / 2) : bytes;
 }
 
-/** A segment whose own content is right. */
+/** A decoded segment, whose own content is valid. */
 export class Segment {
   /** @type {StreamLengths[]} */
   streams = [];
@@ -59,7 +59,7 @@ export class Segment {
   ranks = null;
   /** New lanes, or differences modulo 2^W where values are relative. @type {Lanes} */
   values;
-  /** Where the run of context `c` and part `p` begins: at `starts[c * parts + p]`; it ends where the next begins. */
+  /** Beginnings of the runs: that of context `c` and part `p` is `starts[c * parts + p]`; it ends where the next begins. */
   starts;
 
   /**
@@ -82,7 +82,7 @@ export class Segment {
     });
   }
 
-  /** Bytes that it takes, about. */
+  /** Approximate size in memory, in bytes. */
   get memory() {
     return this.values.byteLength + (this.ranks?.byteLength ?? 0) + 200 * this.entry.parts.length;
   }
@@ -91,14 +91,14 @@ export class Segment {
     return this.entry.values !== 'absolute';
   }
 
-  /** Coded lanes of a part. @param {number} part */
+  /** Returns the number of coded lanes of a part. @param {number} part */
   codedLanes(part) {
     let sum = 0;
     for (let c = 0; c < this.table.contexts; c++) sum += this.run(c, part).count;
     return sum;
   }
 
-  /** Where a part's run of a context lies in `ranks` and `values`. @param {number} context @param {number} part */
+  /** Returns the place of a part's run of a context in `ranks` and `values`. @param {number} context @param {number} part */
   run(context, part) {
     const place = context * this.entry.parts.length + part;
     return { start: this.starts[place], count: this.starts[place + 1] - this.starts[place] };

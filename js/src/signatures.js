@@ -19,18 +19,19 @@ import { versionDigits } from './names.js';
 /** A key that is trusted for the chains of these digests, or for all if there is none. @typedef {Key & { chains: string[] }} TrustedKey */
 
 /**
- * A note on a commit, well-formed; who its lines say that they are from is not verified, and signatures of other kinds
- * of keys have other lengths.
+ * A well-formed note on a commit. The names in its lines are not verified, and signatures of other kinds of keys have
+ * other lengths.
  * @typedef {{ text: Uint8Array, lines: { name: string, id: string, signature: Uint8Array }[] }} Note
  */
 
 /**
- * A head that was met: its version, and the digest of its commit.
+ * A head that was seen: its version, and the digest of its commit.
  * @typedef {{ version: number, commit: string }} Seen
  */
 
 /**
- * Whose versions a reader takes (SPEC section 23.3). In a store without `list` only the own notes of keys are found.
+ * The signers whose versions a reader uses (SPEC section 23.3). In a store without `list`, only the own notes of keys are
+ * found.
  * @typedef {object} Trust
  * @property {string[]} keys public keys, each as `NAME+ID+KEY`, or `NAME+ID+KEY CHAIN CHAIN` to trust it only for these
  *   chains, which are the digests of their `chain.json`
@@ -45,14 +46,14 @@ import { versionDigits } from './names.js';
 
 hashes.sha512 = sha512;
 
-/** Bytes of a note, and notes on one commit, that are looked at. */
+/** Limits: bytes of a note, notes on one commit, lines of a note. Larger and further notes are ignored. */
 const NOTE_BYTES = 16384;
 const NOTES = 64;
 const LINES = 100;
 const ED25519 = 1;
 const ID_BYTES = 4;
 const SIGNATURE_BYTES = 64;
-/** Public keys for which anybody can make signatures, with the highest bit 0. */
+/** Public keys of low order, with the highest bit 0: anybody can make signatures for them. */
 const LOW_ORDER = new Set([
   '0000000000000000000000000000000000000000000000000000000000000000',
   '0100000000000000000000000000000000000000000000000000000000000000',
@@ -66,7 +67,7 @@ const LOW_ORDER = new Set([
 /** @param {string} name */
 const isKeyName = (name) => name !== '' && !/[+\u0000-\u0020\p{White_Space}\p{Surrogate}]/u.test(name);
 
-/** The bytes of base64 in its one form; null if it is another. @param {string} text */
+/** Decodes base64 in its one form; null if the text is in another. @param {string} text */
 function unbase64(text) {
   if (!/^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/.test(text)) return null;
   const binary = atob(text);
@@ -104,7 +105,7 @@ export function parseTrustedKey(text, place = 0) {
   return { ...parseKey(key, place), chains };
 }
 
-/** Those of the keys that are trusted for a chain. @param {TrustedKey[]} keys @param {string} chain digest */
+/** Returns the keys that are trusted for a chain. @param {TrustedKey[]} keys @param {string} chain digest */
 export const keysOf = (keys, chain) => keys.filter(({ chains }) => chains.length === 0 || chains.includes(chain));
 
 /**
@@ -127,7 +128,7 @@ export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} })
 }
 
 /**
- * What is signed of a version.
+ * Returns the text that is signed for a version.
  * @param {string} chain digest of `chain.json`
  * @param {number} version
  * @param {string} commit digest
@@ -161,7 +162,7 @@ export function parseNote(bytes, text) {
 }
 
 /**
- * Those of the keys that a note counts for.
+ * Returns the keys that a note is valid for.
  * @param {Note} note
  * @param {Key[]} keys
  * @param {Set<string>} valid lines that were verified, on the same text
@@ -173,7 +174,7 @@ function countsFor({ text, lines }, keys, valid) {
     const key = keys.find((one) => one.name === name && one.id === id);
     if (key === undefined) continue;
     const line = `${name}+${id} ${hex(signature)}`;
-    // A line that is wrong in the name of a trusted key spoils the whole note.
+    // An invalid line in the name of a trusted key makes the whole note invalid.
     const isOne = signature.length === SIGNATURE_BYTES;
     if (!isOne || (!valid.has(line) && !verify(signature, text, key.bytes, { zip215: false }))) return [];
     valid.add(line);
@@ -182,7 +183,7 @@ function countsFor({ text, lines }, keys, valid) {
   return found;
 }
 
-/** Those of the keys that notes on one commit count for, each once. @param {Note[]} notes @param {Key[]} keys */
+/** Returns the keys that notes on one commit are valid for, each once. @param {Note[]} notes @param {Key[]} keys */
 export function signersOf(notes, keys) {
   // Anybody can copy a valid line some thousand times.
   const valid = new Set();
@@ -218,13 +219,13 @@ export class Notes {
     return (await this.#names).get(versionDigits(version)) ?? [];
   }
 
-  /** Whether a list shows notes on commits of a version, whatever they say. @param {number} version */
+  /** True if a list shows notes on commits of a version, whatever is in them. @param {number} version */
   async have(version) {
     return (await this.#of(version)).length > 0;
   }
 
   /**
-   * The well-formed notes on a commit that a list shows: the first ones, beside the own notes of these keys.
+   * Reads the first well-formed notes on a commit that a list shows, without the own notes of these keys.
    * @param {number} version
    * @param {string} commit digest
    * @param {Key[]} [keys]
@@ -237,7 +238,7 @@ export class Notes {
   }
 
   /**
-   * Those of some notes that are well-formed and have the right name.
+   * Reads notes, and returns those that are well-formed and have the right name.
    * @param {number} version
    * @param {string} commit digest
    * @param {string[]} names
@@ -249,7 +250,7 @@ export class Notes {
     return read.flatMap((bytes, i) => (bytes !== null && isRight(names[i], bytes) && parseNote(bytes, text)) || []);
   }
 
-  /** The bytes of a note; null if there is none, or it is too long. @param {string} name */
+  /** Reads a note; null if it is missing or too long. @param {string} name */
   async #bytes(name) {
     const source = await this.store.open(name);
     if (source === null) return null;
@@ -261,11 +262,11 @@ export class Notes {
   }
 
   /**
-   * Those of the keys that have signed a commit. Own notes are asked for first, the others if they are not enough.
+   * Finds the keys that have signed a commit. Reads their own notes first, and the others if these are not enough.
    * @param {number} version
    * @param {string} commit digest
    * @param {Key[]} keys that are trusted for this chain
-   * @param {number} enough keys
+   * @param {number} enough number of signers from which on no more notes are read
    */
   async signers(version, commit, keys, enough) {
     const own = await this.#read(version, commit, keys.map((key) => ownNote(version, commit, key)), () => true);
@@ -274,8 +275,8 @@ export class Notes {
   }
 }
 
-/** What names of notes on a commit begin with. @param {number} version @param {string} commit digest */
+/** Returns the prefix of the names of notes on a commit. @param {number} version @param {string} commit digest */
 const noteStart = (version, commit) => `signatures/${versionDigits(version)}-${commit}-`;
 
-/** The name of the own note of a key. @param {number} version @param {string} commit digest @param {Key} key */
+/** Returns the name of the own note of a key. @param {number} version @param {string} commit digest @param {Key} key */
 export const ownNote = (version, commit, { hash }) => noteStart(version, commit) + hash;

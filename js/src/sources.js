@@ -8,7 +8,7 @@ import { ioError } from './errors.js';
  * @property {(offset: number, length: number) => Promise<Uint8Array>} read
  */
 
-/** How many bytes the first request asks for: a header and most indexes. */
+/** Number of bytes of the first request: enough for a header and most indexes. */
 const FIRST_BYTES = 2 ** 18;
 
 /** @param {ArrayBuffer | ArrayBufferView} data @returns {Source} */
@@ -55,7 +55,7 @@ export async function httpSource(url, options = {}) {
 }
 
 /**
- * As `httpSource`; null if there is no such file.
+ * Opens a file like `httpSource`; null if it is missing.
  * @param {string | URL} url
  * @param {HttpOptions} [options]
  * @returns {Promise<Source | null>}

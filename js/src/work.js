@@ -1,4 +1,4 @@
-/** What takes long can tell how far it is, and can be ended. */
+/** Options of long work: it can report its progress, and can be stopped. */
 
 /**
  * @typedef {object} WorkOptions
