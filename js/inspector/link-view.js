@@ -6,6 +6,7 @@ import { byId, copyButton, copyable, make, refusal, say, table } from './dom.js'
 import { baseOf, fileWriter, layoutOf, save } from './base.js';
 import { columns } from './charts.js';
 import { layerMap } from './layer-map.js';
+import { dropWork, newestTask, startReading, startTask, stopWork } from './long-work.js';
 import { laneWord, sortedRows } from './rows.js';
 import { closeTensor, showTensor } from './tensor-view.js';
 import { verdict } from './verdict.js';
@@ -85,7 +86,7 @@ export async function showLink(name, source, { remote = false, wish = {}, baseBu
     say('');
     byId('link').hidden = false;
     if (baseFiles.length > 0) await setBaseFiles(baseFiles);
-    else if (baseBuilder !== null && (await isSmall(baseBuilder)) && mine === opened) await buildBase();
+    else if (baseBuilder !== null) await buildSmallBase(shown);
     if (mine !== opened) return;
     if (remote && link.header.segmentsLength > READ_UNASKED) offerReading();
     else await readSegments();
@@ -114,12 +115,9 @@ function showFirstTensor(wished) {
   if (name !== null) selectTensor(name);
 }
 
-/** True if the base may be built at once. If this cannot be found out, the button that builds it says why. @param {BaseBuilder} builder */
-const isSmall = (builder) => builder.isSmall().catch(() => false);
-
 const lengthOf = (rows) => rows.reduce((sum, row) => sum + row.byteLength, 0);
 
-/** A row of the table before any segment was read. */
+/** Makes a row of the table of tensors before any segment is read: what the segments say is null. */
 function rowOf(entry) {
   const { name, operation } = entry;
   const unread = { coded: null, share: null, bytes: null, bits_per_coded: null };
@@ -213,10 +211,9 @@ async function readOnDemand() {
 /** Reads all segments once, and shows the facts that need this. If the user stops it, it can be started again. */
 async function readSegments() {
   const shown = current;
-  reading = new AbortController();
   let found;
   try {
-    found = await inTurn('Reading', reading.signal, (options) => shown.link.inspect({ ...options, segments: true }));
+    found = await startReading('Reading', (options) => shown.link.inspect({ ...options, segments: true }));
   } catch (error) {
     if (error?.name !== 'AbortError') throw error;
     if (shown === current) offerReading();
@@ -350,6 +347,15 @@ export async function setBaseFiles(files) {
   });
 }
 
+/** Builds the base at once if that may be done without asking. @param {OpenLink} shown */
+async function buildSmallBase(shown) {
+  const before = newestTask();
+  // If the size of the work cannot be found out, the button that builds the base says why.
+  const isSmall = await shown.baseBuilder.isSmall().catch(() => false);
+  // The user may have chosen files of the base meanwhile.
+  if (isSmall && shown === current && newestTask() === before) await buildBase();
+}
+
 async function buildBase() {
   await task('Building the base', async (shown, options) => {
     await useBase(shown, await shown.baseBuilder.build(options.signal), 'built from the chain; every digest on the way is right', options);
@@ -375,72 +381,20 @@ async function useBase(shown, base, baseName, options) {
 }
 
 /**
- * Work of the open link runs in turn: there is one progress bar. A task aborts the task before it, but waits for the
- * reading of the segments, without which the card stays half empty. Only the user stops that.
- */
-let lastWork = Promise.resolve();
-let reading = new AbortController();
-let running = new AbortController();
-
-function stopWork() {
-  reading.abort();
-  running.abort();
-}
-
-/** Stops all work and does not wait for it, because the link is closed. */
-function dropWork() {
-  stopWork();
-  lastWork = Promise.resolve();
-  byId('working').hidden = true;
-}
-
-/**
- * Runs work when the work before it has ended, with the progress bar and the button that stops it.
- * @template T
- * @param {string} label
- * @param {AbortSignal} signal
- * @param {(options: import('../src/work.js').WorkOptions) => Promise<T>} job
- * @returns {Promise<T>} rejects as soon as the signal is aborted, even if the job notices that later
- */
-function inTurn(label, signal, job) {
-  const done = lastWork.then(() => withProgress(label, signal, job));
-  lastWork = done.then(() => {}, () => {});
-  return done;
-}
-
-async function withProgress(label, signal, job) {
-  signal.throwIfAborted();
-  const shown = current;
-  const bar = byId('progress');
-  byId('working').hidden = false;
-  byId('working-label').textContent = label;
-  bar.removeAttribute('value');
-  const progress = (done, total) => { if (!signal.aborted) bar.value = total === 0 ? 1 : done / total; };
-  const aborted = new Promise((_, reject) => { signal.addEventListener('abort', () => reject(signal.reason), { once: true }); });
-  try {
-    return await Promise.race([job({ progress, signal }), aborted]);
-  } finally {
-    // Otherwise the bar belongs to another link.
-    if (shown === current) byId('working').hidden = true;
-  }
-}
-
-/**
  * Runs the work of a button, and shows its result below the buttons.
  * @param {string} label
  * @param {(shown: OpenLink, options: import('../src/work.js').WorkOptions) => Promise<string>} job
  */
 async function task(label, job) {
   const shown = current;
-  running.abort();
-  running = new AbortController();
-  const { signal } = running;
   result('');
+  const done = startTask(label, (options) => job(shown, options));
+  const signal = newestTask();
   try {
-    const text = await inTurn(label, signal, (options) => job(shown, options));
+    const text = await done;
     if (shown === current) result(text);
   } catch (error) {
-    if (shown !== current || signal !== running.signal) return;
+    if (shown !== current || signal !== newestTask()) return;
     const stopped = error?.name === 'AbortError';
     result(stopped ? `${label}: stopped.` : refusal(error), !stopped);
   }
