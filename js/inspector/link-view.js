@@ -7,25 +7,21 @@ import { baseOf, fileWriter, layoutOf, save } from './base.js';
 import { columns } from './charts.js';
 import { layerMap } from './layer-map.js';
 import { dropWork, newestTask, startReading, startTask, stopWork } from './long-work.js';
-import { laneWord, sortedRows } from './rows.js';
+import { laneWord } from './rows.js';
+import { drawTable, resetTable, startTable } from './tensor-table.js';
 import { closeTensor, showTensor } from './tensor-view.js';
 import { verdict } from './verdict.js';
-import { counted, grouped, percent, shapeText, size, times } from './words.js';
+import { counted, grouped, percent, size, times } from './words.js';
 
 /** The segments of a remote file are read without asking if they have no more than so many bytes. */
 const READ_UNASKED = 2 ** 24;
 /** Size of an extension area up to which its records are shown, in bytes. */
 const EXTENSION_BYTES = 2 ** 24;
-/** Number of rows that are drawn at first; "More rows" draws five times as many more. */
-const ROWS = 200;
 /** Number of rows of the table of segments, and about how many columns of its chart. */
 const SEGMENT_ROWS = 500;
 const SEGMENT_COLUMNS = 60;
 /** Characters of a metadata value that are shown as they are; a longer value is folded. */
 const VALUE_CHARACTERS = 300;
-const COLUMNS = [['name', 'Tensor'], ['share', 'Share'], ['coded', 'Coded'], ['lanes', 'Lanes'], ['bytes', 'Bytes'],
-  ['bits_per_coded', 'Bits each'], ['operation', 'Operation'], ['dtype', 'Dtype'], ['shape', 'Shape']];
-const NUMBERS = new Set(['share', 'coded', 'lanes', 'bytes', 'bits_per_coded']);
 
 /**
  * How the base of a link is built from its chain.
@@ -52,9 +48,6 @@ const NUMBERS = new Set(['share', 'coded', 'lanes', 'bytes', 'bits_per_coded']);
 let current = null;
 /** Number of links opened so far: a slow one does not replace a later one. */
 let opened = 0;
-let order = { key: 'bytes', down: true };
-/** Number of rows that the table draws. */
-let drawn = ROWS;
 /** Element to focus when the tensor is closed. */
 let focusAfterTensor = null;
 /** Writes keys into the page's address: tensor, search, order. */
@@ -82,7 +75,7 @@ export async function showLink(name, source, { remote = false, wish = {}, baseBu
     resetCard(wish);
     showFacts();
     showBase();
-    drawTable();
+    drawTable(shown.rows);
     say('');
     byId('link').hidden = false;
     if (baseFiles.length > 0) await setBaseFiles(baseFiles);
@@ -96,13 +89,11 @@ export async function showLink(name, source, { remote = false, wish = {}, baseBu
   }
 }
 
-/** Empties the card of what an earlier link left, and sets search and order. @param {Record<string, string>} wish */
+/** Empties the card of the link before, and sets search and order. @param {Record<string, string>} wish */
 function resetCard(wish) {
   for (const id of ['verdict', 'tiles', 'layers', 'segments']) byId(id).replaceChildren();
   result('');
-  drawn = ROWS;
-  if (wish.sort) order = { key: wish.sort.replace('-up', ''), down: !wish.sort.endsWith('-up') };
-  byId('search').value = wish.search ?? '';
+  resetTable(wish);
 }
 
 /**
@@ -226,7 +217,7 @@ async function readSegments() {
   showTiles(found);
   byId('layers').replaceChildren(layerMap(shown.rows, chooseTensor) ?? '');
   showSegments(found.segment_details);
-  drawTable();
+  drawTable(shown.rows);
 }
 
 function showVerdict(found) {
@@ -267,35 +258,6 @@ function showSegments(details) {
     details.length > 1 ? columns(items, { title: 'Bytes of each segment; the table has the numbers', height: 120 }) : null,
     table(heads, rows, 'Segments'),
     details.length > SEGMENT_ROWS ? make('p', { class: 'note', text: `The first ${SEGMENT_ROWS} of ${grouped(details.length)}.` }) : null));
-}
-
-function drawTable() {
-  if (current === null) return;
-  const wanted = byId('search').value.toLowerCase();
-  const found = sortedRows(current.rows.filter((row) => row.name.toLowerCase().includes(wanted)), order);
-  // The length of a bar is relative to the other rows.
-  const highest = (key) => current.rows.reduce((most, row) => Math.max(most, row[key] ?? 0), Number.MIN_VALUE);
-  const most = { bytes: highest('bytes'), share: highest('share') };
-  byId('rows').replaceChildren(...found.slice(0, drawn).map((row) => make('tr', {}, ...COLUMNS.map(([key]) => cell(row, key, most)))));
-  byId('count').textContent = wanted === '' ? counted(found.length, 'tensor') : `${grouped(found.length)} of ${counted(current.rows.length, 'tensor')}`;
-  byId('more').hidden = found.length <= drawn;
-  for (const head of byId('columns').children) {
-    head.ariaSort = head.dataset.key !== order.key ? 'none' : order.down ? 'descending' : 'ascending';
-  }
-}
-
-function cell(row, key, most) {
-  if (key === 'name') {
-    return make('td', { 'data-key': key, class: 'name' }, make('button', { type: 'button', class: 'plain', text: row.name, onclick: () => chooseTensor(row.name) }));
-  }
-  const value = row[key];
-  if (key === 'shape') return make('td', { 'data-key': key, text: shapeText(value) });
-  if (!NUMBERS.has(key)) return make('td', { 'data-key': key, text: value ?? '' });
-  const text = value === null ? '' : key === 'share' ? percent(value) : key === 'bits_per_coded' ? value.toFixed(1) : grouped(value);
-  if (key !== 'share' && key !== 'bytes') return make('td', { 'data-key': key, class: 'number', text });
-  const bar = make('span', { class: 'bar' });
-  bar.style.setProperty('--part', String((value ?? 0) / most[key]));
-  return make('td', { 'data-key': key, class: 'number barred', text }, bar);
 }
 
 /** Shows a tensor. @param {string} name */
@@ -429,23 +391,7 @@ const apply = () => task('Applying', async ({ link, base, name }, options) => {
 /** Listens to the card. @param {(wish: Record<string, string>) => void} writeAddress writes keys into the page's address */
 export function startLinkView(writeAddress) {
   remember = writeAddress;
-  for (const [key, title] of COLUMNS) {
-    const button = make('button', { type: 'button', class: 'plain', text: title });
-    button.onclick = () => {
-      order = { key, down: order.key === key ? !order.down : NUMBERS.has(key) };
-      remember({ sort: `${key}${order.down ? '' : '-up'}` });
-      drawTable();
-    };
-    const head = make('th', { scope: 'col', class: NUMBERS.has(key) ? 'number' : '' }, button);
-    head.dataset.key = key;
-    byId('columns').append(head);
-  }
-  byId('search').addEventListener('input', () => {
-    drawn = ROWS;
-    remember({ search: byId('search').value });
-    drawTable();
-  });
-  byId('more').addEventListener('click', () => { drawn += 5 * ROWS; drawTable(); });
+  startTable(chooseTensor, writeAddress);
   byId('check').addEventListener('click', check);
   byId('verify').addEventListener('click', verify);
   byId('apply').addEventListener('click', apply);
