@@ -57,6 +57,7 @@ test('it opens on the excerpt of a chain, without asking any server', { skip }, 
   await page.locator('canvas.heat').waitFor();
   assert.match(await page.locator('#verdict').innerText(), /^Sparse: 0\.86 % of the elements change/);
   assert.match(await page.locator('.privacy').innerText(), /Nothing is uploaded/);
+  assert.equal(await page.locator('#intro').isVisible(), true);
   // Both charts have a column for each step, and the path is all that there is.
   await page.locator('#chain-charts .column').nth(5).waitFor();
   assert.equal(await page.locator('#chain-charts .column').count(), 6);
