@@ -1,10 +1,10 @@
-/** The base of a link from files, and the result of an apply as a file. */
+/** The base of a link, read from files; the result of an apply, as a file. */
 import { openSafetensors, safetensorsHeader, usageError } from '../src/index.js';
 import { stateOf } from '../src/state.js';
 import { blobSource } from '../src/sources.js';
 
 /**
- * Returns the state that several files form together.
+ * Opens files as one state.
  * @param {File[]} files
  * @returns {Promise<import('../src/state.js').State & { metadata: Record<string, string> | null }>}
  */
@@ -12,20 +12,20 @@ export async function baseOf(files) {
   const states = await Promise.all(files.map((file) => openSafetensors(blobSource(file))));
   if (states.length === 1) return states[0];
   const infos = new Map();
-  const owner = new Map();
+  const stateOfTensor = new Map();
   for (const state of states) {
     for (const [name, info] of state.infos) {
-      if (owner.has(name)) throw usageError(`two of these files have the tensor ${name}`);
+      if (stateOfTensor.has(name)) throw usageError(`two of these files have the tensor ${name}`);
       infos.set(name, info);
-      owner.set(name, state);
+      stateOfTensor.set(name, state);
     }
   }
-  return { ...stateOf(infos, (name, piece) => owner.get(name).readPiece(name, piece)), metadata: null };
+  return { ...stateOf(infos, (name, piece) => stateOfTensor.get(name).readPiece(name, piece)), metadata: null };
 }
 
 /**
- * Collects a result as parts of a file. The browser may keep them on its disk, so that a large model does not fill the
- * memory of the page.
+ * Returns a writer that collects a result as the parts of a safetensors file. The browser may keep them on its disk, so
+ * that a large model does not fill the memory of the page.
  * @param {import('../src/link.js').Link} link
  * @param {any} base
  */
@@ -40,22 +40,23 @@ export function fileWriter(link, base) {
     begin(all) {
       // The order of the tool: wide dtypes first, then names.
       tensors = [...all].sort((a, b) => b.dtype.code - a.dtype.code);
-      // The layout has been checked by now.
+      // `applyLinks` has checked the layout (R-LAY-01) before it calls this.
       const { files } = layoutOf(link) ?? { files: [base] };
       metadata = files.length === 1 ? (files[0].metadata ?? null) : null;
+      // Throws now, and not after the apply, if safetensors cannot hold a dtype. The header is made again in `file`.
       safetensorsHeader(tensors, metadata);
       for (const { name } of all) parts.set(name, []);
     },
     write({ name }, _, bytes) {
       parts.get(name).push(new Blob([bytes]));
     },
-    /** Call this once the apply has returned. */
+    /** Returns the file. To be called when the apply has returned. */
     file: () => new Blob([safetensorsHeader(tensors, metadata), ...tensors.flatMap(({ name }) => parts.get(name))]),
   };
 }
 
 /**
- * Returns the files of the target if the link states a layout; null if it does not.
+ * Returns the files that a link states for its target; null if it states none.
  * @param {import('../src/link.js').Link} link
  * @returns {{ files: { metadata: Record<string, string> | null }[] } | null}
  */
@@ -64,12 +65,12 @@ export function layoutOf(link) {
   return text === undefined ? null : JSON.parse(text);
 }
 
-/** Hands a file to the user. @param {Blob} file @param {string} name */
+/** Downloads a file. @param {Blob} file @param {string} name */
 export function save(file, name) {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(file);
   link.download = name;
   link.click();
-  // By then the download has the bytes, or keeps them alive.
+  // By then the download has started.
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

@@ -1,11 +1,12 @@
 /**
- * Makes the page one HTML file with an inline module, because modules in files of their own do not load from `file://`.
+ * Bundles the page into one HTML file with an inline module, because a page from `file://` cannot load module files.
  *
  *     node inspector/build.mjs            writes inspector/index.html
  *     node inspector/build.mjs --check    fails if that file is out of date
  *
  * The files that the page opens first are between `<!--data-->` and `<!--/data-->`, as base64. Here they are the files
- * of the folder `excerpt`. `deltachain inspect --html` puts a link there instead.
+ * of the folder `excerpt`. `deltachain inspect --html` puts a link there instead: the tool contains the page, by the
+ * symbolic link crates/deltachain-cli/data/inspector.html.
  */
 import { createHash } from 'node:crypto';
 import { readFile, readdir, writeFile } from 'node:fs/promises';
@@ -19,7 +20,7 @@ const hashed = (text) => `sha256-${createHash('sha256').update(text).digest('bas
 async function page() {
   const bundle = await build({
     entryPoints: [here('page.js')], bundle: true, format: 'esm', minify: true, write: false, legalComments: 'inline',
-    // Makes a bundle that is the same on every machine.
+    // Paths that esbuild writes (without `minify`, above each module) are relative to this folder: the same on every machine.
     absWorkingDir: here('..'),
   });
   const script = bundle.outputFiles[0].text.replaceAll('</script', '<\\/script').replaceAll('<!--', '<\\!--');
@@ -31,7 +32,7 @@ async function page() {
   return template.replace(/@([A-Z]+)@/g, (whole, key) => parts[key] ?? whole);
 }
 
-/** Returns the files of a folder as elements of the page, ordered by name. */
+/** Returns the files of a folder as elements of the page, in the order of their names. */
 async function data(folder) {
   const entries = await readdir(folder, { recursive: true, withFileTypes: true });
   const paths = entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath ?? entry.path, entry.name));

@@ -1,48 +1,65 @@
 /** A chain: its versions and routes, sizes and sparsity over time, the path of a late joiner, raw documents. */
-import { at, copyButton, copyable, make, refusal, say, table } from './dom.js';
+import { byId, copyButton, copyable, make, refusal, say, table } from './dom.js';
 import { ChainData } from './chain-data.js';
 import { arcs, columns } from './charts.js';
 import { showLink } from './link-view.js';
-import { showTrust, showsSigners, signersOfVersion, startTrust, trusted, trustedKeys } from './trust.js';
+import { showTrust, showsSigners, signersCell, startTrust, trusted, trustedKeys } from './trust.js';
 import { counted, grouped, percent, size } from './words.js';
 
-/** Number of versions that are read at first, and with each press of "earlier". */
-const VERSIONS = 32;
-/** Maximum size of a link that is read without a request of the user, to count changes, in bytes. */
-const UNASKED = 2 ** 22;
+/** @typedef {import('./chain-data.js').Version} Version */
+/** @typedef {import('../src/documents.js').Route} Route */
 
-/** @type {ChainData | null} */
+/** Number of versions that are read at first, and with each press of "Earlier versions". */
+const VERSIONS = 32;
+/** Changes are counted without asking if this reads no more than so many bytes. */
+const COUNT_UNASKED = 2 ** 22;
+/** A base is built without asking if this reads and writes no more than so many bytes. */
+const BUILD_UNASKED = 2 ** 26;
+
+/** The open chain. @type {ChainData | null} */
 let current = null;
+/** Number of chains opened so far: a slow one does not replace a later one. */
 let opened = 0;
+/** The first version on show. */
 let first = 0;
-/** Shares of changed elements by version. @type {Map<number, { coded: number, lanes: number }>} */
+/** Changed and all lanes by version. @type {Map<number, { coded: number, lanes: number }>} */
 let shares = new Map();
-let selected = { version: -1, shard: 0, from: /** @type {number | null} */ (null) };
+/** The version whose link is shown. */
+let selectedVersion = -1;
+/** Number of plans asked for so far: a slow one does not replace a later one. */
+let plans = 0;
+/** Writes keys into the page's address. */
 let remember = (_) => {};
-/** True if a base may be built without a request of the user. */
+/** True if the chain is local: then small bases may be built at once. */
 let local = false;
 
 /**
+ * Opens a chain and shows it.
  * @param {string} name
  * @param {import('../src/store.js').Store} store
- * @param {{ remote: boolean, wish?: Record<string, string> }} options
+ * @param {{ remote: boolean, intro?: boolean, wish?: Record<string, string> }} options `intro`: with the introduction to the
+ *   excerpt; `wish`: what the page's address asks for
  */
-export async function showChain(name, store, { remote, wish = {} }) {
+export async function showChain(name, store, { remote, intro = false, wish = {} }) {
   const mine = ++opened;
-  at('chain').hidden = true;
+  byId('chain').hidden = true;
   say(`Reading ${name} …`);
   try {
     const data = new ChainData(store);
     await data.open();
     const start = Math.max(0, data.head - VERSIONS + 1);
     await data.load(start, data.head);
-    await data.findSigners(trustedKeys());
+    await updateSigners(data);
     if (mine !== opened) return;
-    [current, first, shares, local] = [data, start, new Map(), !remote];
-    at('chain-name').textContent = name;
-    at('intro').hidden = true;
-    at('unlisted').hidden = store.list !== undefined;
-    at('chain').hidden = false;
+    current = data;
+    first = start;
+    shares = new Map();
+    selectedVersion = -1;
+    local = !remote;
+    byId('chain-name').textContent = name;
+    byId('intro').hidden = !intro;
+    byId('unlisted').hidden = store.list !== undefined;
+    byId('chain').hidden = false;
     say('');
     showAll();
     const version = wish.version === undefined ? data.head : Number(wish.version);
@@ -53,16 +70,20 @@ export async function showChain(name, store, { remote, wish = {} }) {
   }
 }
 
+/** Finds the signers of a chain's versions, again if the user changes the keys meanwhile. @param {ChainData} data */
+async function updateSigners(data) {
+  for (;;) {
+    const keys = trustedKeys();
+    const signers = await data.findSigners(keys);
+    if (keys !== trustedKeys()) continue;
+    data.setSigners(keys, signers);
+    return;
+  }
+}
+
 function showAll() {
-  const { known, head, chainDigest } = current;
-  const bytes = known.reduce((sum, version) => sum + Number(current.mainRoute(version).bytes), 0);
-  at('chain-facts').replaceChildren(...[
-    ['Newest version', String(head)],
-    ['Shards', grouped(current.versions.get(head).commit.shards.length)],
-    ['Shown', `${counted(known.length, 'version')}, ${size(bytes)}`],
-    ['Digest of chain.json', copyable(chainDigest, 'the digest of chain.json')],
-  ].flatMap(([term, fact]) => [make('dt', { text: term }), make('dd', {}, fact)]));
-  at('earlier').hidden = first === 0;
+  showFacts();
+  byId('earlier').hidden = first === 0;
   showVersions();
   showSignatures();
   showAssets();
@@ -71,11 +92,24 @@ function showAll() {
   showDocuments();
 }
 
+function showFacts() {
+  const { known, head, chainDigest } = current;
+  byId('chain-facts').replaceChildren(...[
+    ['Newest version', String(head)],
+    ['Shards', grouped(current.versions.get(head).commit.shards.length)],
+    ['Shown', `${counted(known.length, 'version')}, ${size(bytesOf(known))}`],
+    ['Digest of chain.json', copyable(chainDigest, 'the digest of chain.json')],
+  ].flatMap(([term, fact]) => [make('dt', { text: term }), make('dd', {}, fact)]));
+}
+
+/** Bytes of the main routes of versions. @param {Version[]} versions */
+const bytesOf = (versions) => versions.reduce((sum, version) => sum + Number(current.mainRoute(version)?.bytes ?? 0), 0);
+
 /** Shows the files beside the weights of the newest version; their names may have folders. */
 function showAssets() {
   const { assets } = current.versions.get(current.head).commit;
-  const rows = assets.map(({ name, size: bytes, digest }) => [name, size(bytes), copyable(digest.slice(0, 12), 'the beginning of the digest')]);
-  at('assets').replaceChildren(assets.length === 0 ? '' : make('details', {},
+  const rows = assets.map((asset) => [asset.name, size(asset.size), copyable(asset.digest.slice(0, 12), 'the beginning of the digest')]);
+  byId('assets').replaceChildren(assets.length === 0 ? '' : make('details', {},
     make('summary', { text: `${counted(assets.length, 'asset')} of version ${current.head}` }),
     table(['Name', 'Bytes', 'Digest'], rows, 'Assets')));
 }
@@ -88,51 +122,80 @@ function showSignatures() {
 function showVersions() {
   const signers = showsSigners(current);
   const rows = current.known.reverse().map((version) => {
-    const routes = version.routes.map((route) => make('span', { class: 'routes' },
-      ...route.files.map((file, shard) => make('button', {
-        type: 'button', class: 'link',
-        text: `${route.from === null ? 'snapshot' : `from ${route.from}`}${route.files.length > 1 ? ` · shard ${shard}` : ''}`
-          + `${route.from !== null && route.direct ? ' · direct' : ''} · ${size(file.size)}`,
-        onclick: () => openRoute(version.version, route, shard, { scroll: true }),
-      }))));
     const share = shares.get(version.version);
-    const notes = version.commit.metadata.filter(([key]) => !key.startsWith('deltachain.')).map(([key, value]) => `${key}=${value}`).join(' ');
     return [
       String(version.version),
-      make('span', {}, ...routes),
+      routesCell(version),
       share === undefined ? '' : percent(share.lanes === 0 ? 0 : share.coded / share.lanes),
-      notes.length > 80 ? `${notes.slice(0, 80)} …` : notes,
+      notesText(version),
       copyable(version.commit.state.slice(0, 12), 'the beginning of the state digest'),
-      ...(signers ? [signersOfVersion(version)] : []),
+      ...(signers ? [signersCell(current, version)] : []),
     ];
   });
-  at('versions').replaceChildren(table(
+  byId('versions').replaceChildren(table(
     ['Version', 'Routes: press one to open its link', 'Changed', 'Notes', 'State', ...(signers ? ['Signatures'] : [])], rows, 'Versions'));
 }
 
+/** Makes a button for each file of each route. @param {Version} version */
+function routesCell({ version, routes }) {
+  if (routes.length === 0) return make('span', { class: 'note', text: 'none: this version has been pruned' });
+  return make('span', {}, ...routes.map((route) => make('span', { class: 'routes' },
+    ...route.files.map((file, shard) => make('button', {
+      type: 'button', class: 'link', text: fileText(route, file, shard),
+      onclick: () => openRoute(version, route, shard, { scroll: true }),
+    })))));
+}
+
+/** @param {Route} route @param {{ size: number }} file @param {number} shard */
+function fileText(route, file, shard) {
+  const parts = [route.from === null ? 'snapshot' : `from ${route.from}`];
+  if (route.files.length > 1) parts.push(`shard ${shard}`);
+  // Routes from nothing are direct anyway.
+  if (route.from !== null && route.direct) parts.push('direct');
+  parts.push(size(file.size));
+  return parts.join(' · ');
+}
+
+/** Returns the commit's metadata but what the format defines. @param {Version} version */
+function notesText({ commit }) {
+  const notes = commit.metadata.filter(([key]) => !key.startsWith('deltachain.')).map(([key, value]) => `${key}=${value}`).join(' ');
+  return notes.length > 80 ? `${notes.slice(0, 80)} …` : notes;
+}
+
 function showCharts() {
-  const items = current.known.map((version) => {
-    const route = current.mainRoute(version);
-    return {
-      label: String(version.version), value: Number(route.bytes), shown: size(route.bytes),
-      mark: version.version === selected.version, press: () => openVersion(version.version, { scroll: true }),
-      snapshot: route.from === null,
-    };
+  byId('chain-charts').replaceChildren(bytesChart(), changesChart());
+}
+
+/** Versions whose main route is no snapshot. */
+const steps = () => current.known.filter((version) => (current.mainRoute(version)?.from ?? null) !== null);
+
+/** Makes a column of a version, which opens its link. @param {number} version @param {number} value @param {string} shown */
+function columnOf(version, value, shown) {
+  return { label: String(version), value, shown, mark: version === selectedVersion, press: () => openVersion(version, { scroll: true }) };
+}
+
+function bytesChart() {
+  const items = steps().map((version) => {
+    const { bytes } = current.mainRoute(version);
+    return columnOf(version.version, Number(bytes), size(bytes));
   });
   // A snapshot would make all other columns invisible.
-  const steps = items.filter((item) => !item.snapshot);
-  const snapshots = items.filter((item) => item.snapshot).map((item) => `version ${item.label} (${item.shown})`).join(', ');
-  const drawn = make('section', {}, make('h4', { text: 'Bytes of each step' }),
-    columns(steps, { title: 'Bytes of the link to each version; the table of versions has the numbers' }),
-    snapshots === '' ? null : make('p', { class: 'note', text: `Not drawn, as they hold whole models: ${snapshots}.` }));
-  const counted = current.known.filter((version) => shares.has(version.version) && current.mainRoute(version).from !== null);
-  const share = ({ version }) => shares.get(version).coded / Math.max(1, shares.get(version).lanes);
-  const box = make('section', {}, make('h4', { text: 'Changed elements of each step' }));
-  if (counted.length > 0) {
-    box.append(columns(counted.map((version) => ({
-      label: String(version.version), value: share(version), shown: percent(share(version)),
-      mark: version.version === selected.version, press: () => openVersion(version.version, { scroll: true }),
-    })), { title: 'Share of changed elements by version; the table of versions has the numbers' }),
+  const snapshots = current.known.filter((version) => current.mainRoute(version)?.from === null)
+    .map((version) => `version ${version.version} (${size(current.mainRoute(version).bytes)})`).join(', ');
+  return make('section', {}, make('h4', { text: 'Bytes of each step' }),
+    columns(items, { title: 'Bytes of the link to each version; the table of versions has the numbers' }),
+    snapshots === '' ? null : make('p', { class: 'note', text: `Not drawn, because they hold whole models: ${snapshots}.` }));
+}
+
+function changesChart() {
+  const box = make('section', {}, make('h4', { text: 'Changed share of each step' }));
+  const items = steps().filter(({ version }) => shares.has(version)).map(({ version }) => {
+    const { coded, lanes } = shares.get(version);
+    const share = coded / Math.max(1, lanes);
+    return columnOf(version, share, percent(share));
+  });
+  if (items.length > 0) {
+    box.append(columns(items, { title: 'Share of changed elements by version; the table of versions has the numbers' }),
     make('p', { class: 'note', text: 'Of the tensors that the link touches.' }));
   }
   const left = uncounted();
@@ -140,143 +203,189 @@ function showCharts() {
     box.append(make('button', { type: 'button', text: `Count them (reads ${size(bytesOf(left))})`,
       onclick: () => count(opened).catch((error) => say(refusal(error), true)) }));
   }
-  at('chain-charts').replaceChildren(drawn, box);
+  return box;
 }
 
-const uncounted = () => current.known.filter((version) => !shares.has(version.version) && current.mainRoute(version).from !== null);
-const bytesOf = (versions) => versions.reduce((sum, version) => sum + Number(current.mainRoute(version).bytes), 0);
+const uncounted = () => steps().filter(({ version }) => !shares.has(version));
 
+/** @param {number} mine value of `opened` for this chain */
 async function countWithoutAsking(mine) {
-  if (bytesOf(uncounted()) <= UNASKED) await count(mine);
+  if (mine === opened && bytesOf(uncounted()) <= COUNT_UNASKED) await count(mine);
 }
 
+/** Counts the changes of each step. A step that cannot be read does not stop the others. @param {number} mine */
 async function count(mine) {
   const data = current;
+  let failure = null;
   for (const version of uncounted()) {
-    const found = await data.countChanged(data.mainRoute(version));
+    let found = null;
+    try {
+      found = await data.countChanged(data.mainRoute(version));
+    } catch (error) {
+      failure ??= `Version ${version.version} could not be counted: ${refusal(error)}`;
+    }
     if (mine !== opened) return;
-    shares.set(version.version, found);
+    if (found !== null) shares.set(version.version, found);
   }
   showVersions();
   showCharts();
+  if (failure !== null) say(failure, true);
 }
 
-/** @param {number} version @param {Record<string, any>} wish */
+/** Opens the link of a version that the wish names, or that of its main route. @param {number} version @param {Record<string, any>} wish */
 async function openVersion(version, wish) {
-  const own = current.versions.get(version);
-  if (own === undefined) {
-    say(`Version ${version} is not among those on show.`, true);
+  const record = current.versions.get(version);
+  if (record === undefined) {
+    say(`Version ${version} is not loaded: press "Earlier versions".`, true);
     return;
   }
-  const route = (wish.from === undefined ? undefined : own.routes.find((one) => String(one.from) === wish.from)) ?? current.mainRoute(own);
+  const wished = wish.from === undefined ? undefined : record.routes.find((route) => String(route.from) === wish.from);
+  const route = wished ?? current.mainRoute(record);
+  if (route === null) {
+    say(`No route leads to version ${version}.`, true);
+    return;
+  }
   const shard = Number(wish.shard ?? 0);
   await openRoute(version, route, route.files[shard] === undefined ? 0 : shard, wish);
 }
 
+/** Opens one file of a route. @param {number} version @param {Route} route @param {number} shard @param {Record<string, any>} wish */
 async function openRoute(version, route, shard, wish) {
   const data = current;
-  const file = route.files[shard];
-  selected = { version, shard, from: route.from };
+  selectedVersion = version;
   if (!wish.quiet) remember({ version: String(version), from: String(route.from), shard: String(shard), tensor: undefined, search: undefined });
   showCharts();
-  const prepareBase = route.from === null ? null : async () => {
-    const built = await data.chain.replay({ version: route.from, shards: [shard] });
-    return built.shards.get(shard).state;
+  const { digest } = route.files[shard];
+  const source = async () => {
+    const file = await data.store.open(`files/${digest}.dcf`);
+    if (file === null) throw new Error(`the file ${digest} is missing`);
+    return file;
   };
+  await showLink(linkName(version, route, shard), source, { remote: !local, wish, baseBuilder: baseBuilder(data, route, shard) });
+  if (wish.scroll) byId('link').scrollIntoView({ block: 'start', behavior: 'smooth' });
+}
+
+/** @param {number} version @param {Route} route @param {number} shard */
+function linkName(version, route, shard) {
   const start = route.from === null ? 'nothing' : `version ${route.from}`;
-  const shards = route.files.length > 1 ? `, shard ${shard}` : '';
-  await showLink(`${start} to version ${version}${shards}`, async () => {
-    const source = await data.store.open(`files/${file.digest}.dcf`);
-    if (source === null) throw new Error(`the file ${file.digest} is missing`);
-    return source;
-  }, { remote: !local, wish, prepareBase, buildNow: local });
-  if (wish.scroll) at('link').scrollIntoView({ block: 'start', behavior: 'smooth' });
+  return `${start} to version ${version}${route.files.length > 1 ? `, shard ${shard}` : ''}`;
+}
+
+/**
+ * Says how the base of a route is built; null if it has none.
+ * @param {ChainData} data
+ * @param {Route} route
+ * @param {number} shard
+ * @returns {import('./link-view.js').BaseBuilder | null}
+ */
+function baseBuilder(data, { from }, shard) {
+  if (from === null) return null;
+  const atOnce = local;
+  return {
+    isSmall: async () => atOnce && (await data.bytesToBuild(from, shard, BUILD_UNASKED)) <= BUILD_UNASKED,
+    build: (signal) => data.buildShard(from, shard, signal),
+  };
 }
 
 function showJoiner() {
   const { known, head } = current;
-  const choose = (id, values, value) => at(id).replaceChildren(...values.map((one) =>
-    make('option', { value: String(one), text: one === null ? 'nothing' : `version ${one}`, selected: one === value })));
+  const fill = (id, values, selected) => byId(id).replaceChildren(...values.map((version) =>
+    make('option', { value: String(version), text: version === null ? 'nothing' : `version ${version}`, selected: version === selected })));
   const numbers = known.map(({ version }) => version);
-  choose('holds', [null, ...numbers], null);
-  choose('wants', [...numbers].reverse(), head);
+  fill('holds', [null, ...numbers], null);
+  fill('wants', [...numbers].reverse(), head);
   void plan();
 }
 
+/** Shows the cheapest path between the versions that are chosen. */
 async function plan() {
   const data = current;
-  const held = at('holds').value === 'null' ? null : Number(at('holds').value);
-  const wanted = Number(at('wants').value);
-  const box = at('plan');
+  const mine = ++plans;
+  const held = byId('holds').value === 'null' ? null : Number(byId('holds').value);
+  const wanted = Number(byId('wants').value);
+  let shown;
   try {
-    const { path, bytes, from } = await data.plan(wanted, held, trusted());
-    if (data !== current) return;
-    const chosen = new Set(path.map((step) => `${step.from} ${step.version}`));
-    const known = data.known;
-    const routes = known.flatMap(({ version, routes: own }) =>
-      own.map((route) => ({ from: route.from, to: version, chosen: chosen.has(`${route.from} ${version}`) })));
-    const says = path.length === 0 ? 'Nothing to read: that version is held.'
-      : `${counted(path.length, 'route')}, ${size(bytes)}${held !== null && from === null ? ': a snapshot is cheaper than what is held' : ''}.`;
-    box.replaceChildren(arcs(known.map(({ version }) => version), routes, 'Routes between versions; the path is the strong line, and in the table'),
-      make('p', { text: says }));
-    if (path.length > 0) {
-      box.append(make('details', {}, make('summary', { text: 'The path, step by step' }), table(['From', 'To', 'Files', 'Bytes'], path.map((step) =>
-        [step.from === null ? 'nothing' : String(step.from), String(step.version), grouped(step.files.length), grouped(step.bytes)]), 'The path')));
-    }
+    shown = planParts(data, held, await data.plan(wanted, held, trusted()));
   } catch (error) {
-    if (data === current) box.replaceChildren(make('p', { class: 'error', text: refusal(error) }));
+    shown = [make('p', { class: 'error', text: refusal(error) })];
   }
+  if (data === current && mine === plans) byId('plan').replaceChildren(...shown);
+}
+
+/** Makes the drawing, the sentence and the table of a plan. @param {ChainData} data @param {number | null} held @param {import('../src/chain.js').Plan} plan */
+function planParts({ known }, held, { path, bytes, from }) {
+  const chosen = new Set(path.map((step) => `${step.from} ${step.version}`));
+  const routes = known.flatMap((version) =>
+    version.routes.map((route) => ({ from: route.from, to: version.version, chosen: chosen.has(`${route.from} ${version.version}`) })));
+  const drawing = arcs(known.map(({ version }) => version), routes, 'Routes between versions; the path is the strong line, and in the table');
+  if (path.length === 0) return [drawing, make('p', { text: 'Nothing to read: that version is held.' })];
+  const cheaper = held !== null && from === null ? ': a snapshot is cheaper than the way from the held version' : '';
+  const rows = path.map((step) =>
+    [step.from === null ? 'nothing' : String(step.from), String(step.version), grouped(step.files.length), grouped(step.bytes)]);
+  return [
+    drawing,
+    make('p', { text: `${counted(path.length, 'route')}, ${size(bytes)}${cheaper}.` }),
+    make('details', {}, make('summary', { text: 'The path, step by step' }), table(['From', 'To', 'Files', 'Bytes'], rows, 'The path')),
+  ];
 }
 
 function showDocuments() {
   const documents = [{ name: 'chain.json', text: current.chainText }, ...current.known.reverse().flatMap((version) => version.documents)];
-  at('document').replaceChildren(...documents.map(({ name }) => make('option', { value: name, text: name })));
+  byId('document').replaceChildren(...documents.map(({ name }) => make('option', { value: name, text: name })));
   const show = () => {
-    const { text } = documents.find(({ name }) => name === at('document').value);
-    at('document-text').replaceChildren(make('pre', { tabindex: 0 }, make('code', { text })), copyButton(() => text, 'Copy', 'the document'));
+    const { text } = documents.find(({ name }) => name === byId('document').value);
+    byId('document-text').replaceChildren(make('pre', { tabindex: 0 }, make('code', { text })), copyButton(() => text, 'Copy', 'the document'));
   };
-  at('document').onchange = show;
+  byId('document').onchange = show;
   show();
 }
 
 async function loadEarlier() {
+  const data = current;
   const mine = opened;
   const start = Math.max(0, first - VERSIONS);
   try {
-    await current.load(start, first);
-    await current.findSigners(trustedKeys());
+    await data.load(start, first);
+    await updateSigners(data);
     if (mine !== opened) return;
     first = start;
     showAll();
     await countWithoutAsking(mine);
   } catch (error) {
-    say(refusal(error), true);
+    if (mine === opened) say(refusal(error), true);
   }
 }
 
-/** @param {(wish: Record<string, string | undefined>) => void} changed called with the parts of the page's address */
-export function startChainView(changed) {
-  remember = changed;
-  at('holds').addEventListener('change', plan);
-  at('wants').addEventListener('change', plan);
-  at('earlier').addEventListener('click', loadEarlier);
-  startTrust(async () => {
-    const [data, keys] = [current, trustedKeys()];
+/** Shows what the keys in the form have signed. */
+async function keysChanged() {
+  const data = current;
+  const keys = trustedKeys();
     if (data === null) return;
     try {
-      await data.findSigners(keys);
+    const signers = await data.findSigners(keys);
+    // A later change of the form starts a search of its own.
+    if (keys === trustedKeys()) data.setSigners(keys, signers);
     } catch (error) {
-      say(refusal(error), true);
+    if (data === current) say(refusal(error), true);
     }
     if (data !== current || keys !== trustedKeys()) return;
     showVersions();
     showSignatures();
     void plan();
-  });
 }
 
+/** Listens to the card. @param {(wish: Record<string, string | undefined>) => void} writeAddress writes keys into the page's address */
+export function startChainView(writeAddress) {
+  remember = writeAddress;
+  byId('holds').addEventListener('change', plan);
+  byId('wants').addEventListener('change', plan);
+  byId('earlier').addEventListener('click', loadEarlier);
+  startTrust(keysChanged);
+}
+
+/** Hides the chain card and drops the chain. */
 export function closeChain() {
   opened += 1;
   current = null;
-  at('chain').hidden = true;
+  byId('chain').hidden = true;
 }

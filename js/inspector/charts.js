@@ -1,17 +1,24 @@
-/** Charts drawn by hand: columns, routes between versions, and the heat map. Tables beside them have the numbers. */
+/** Charts: columns, routes between versions, and the heat map. Tables beside them have the numbers. */
 import { draw, make } from './dom.js';
-import { binArea, span } from './changes.js';
-import { grouped, percent } from './words.js';
+import { lanesOfBin, span } from './changes.js';
+import { grouped, percent, rangeText } from './words.js';
 
-/** Draws now, and again when the width changes. @param {HTMLElement} box @param {(width: number) => Element} drawing */
+/**
+ * Draws once the box has a width, and again when the width changes.
+ * @param {HTMLElement} box
+ * @param {(width: number) => Element} drawing
+ */
 function fitted(box, drawing) {
   let width = 0;
   const show = () => {
-    if (!box.isConnected && width > 0) return observer.disconnect();
+    if (!box.isConnected && width > 0) {
+      observer.disconnect();
+      return;
+    }
     const now = Math.floor(box.clientWidth);
-    if (now === width || now === 0) return undefined;
+    if (now === width || now === 0) return;
     width = now;
-    return box.replaceChildren(drawing(width));
+    box.replaceChildren(drawing(width));
   };
   const observer = new ResizeObserver(show);
   observer.observe(box);
@@ -19,7 +26,7 @@ function fitted(box, drawing) {
 }
 
 /**
- * A chart of columns.
+ * Makes a chart of columns.
  * @param {{ label: string, value: number, shown: string, mark?: boolean, press?: () => void }[]} items
  * @param {{ title: string, height?: number }} options
  */
@@ -52,7 +59,7 @@ export function columns(items, { title, height = 150 }) {
 }
 
 /**
- * Routes between versions as arcs; routes from nothing start above. The path is drawn over them.
+ * Draws routes between versions as arcs; a snapshot is a vertical line from the top. The path is drawn over them.
  * @param {number[]} versions ascending
  * @param {{ from: number | null, to: number, chosen: boolean }[]} routes
  * @param {string} title
@@ -82,54 +89,72 @@ export function arcs(versions, routes, title) {
   });
 }
 
-/** Number of shades in the heat map. */
+/** Number of shades of the heat map: page.css defines their colours. */
 const SHADES = 6;
 
 /**
- * A map of the places where a tensor changes.
+ * Makes a map of where a tensor changes.
  * @param {import('./changes.js').Grid} grid
  * @param {string} name
  */
 export function heatMap(grid, name) {
   const { down, across, counts } = grid;
-  const shares = Array.from(counts, (count, i) => count / Math.max(1, binArea(grid, Math.floor(i / across), i % across)));
-  // The brightest bins all get the last shade, so that a single one does not darken the rest.
-  const sorted = shares.filter((share) => share > 0).sort((a, b) => a - b);
-  const top = sorted.length === 0 ? 1 : sorted[Math.floor(0.99 * (sorted.length - 1))];
+  const shares = Array.from(counts, (count, i) => count / Math.max(1, lanesOfBin(grid, Math.floor(i / across), i % across)));
+  const top = topOfScale(shares);
   const legend = make('p', { class: 'legend' }, make('span', { text: '0' }),
     ...Array.from({ length: SHADES }, (_, i) => make('i', { class: `shade shade-${i}` })),
     make('span', { text: `${percent(top)} of a cell changed, or more` }));
   const canvas = make('canvas', { class: 'heat', width: across, height: down, role: 'img', tabindex: 0,
     'aria-label': `Where ${name} changes: rows down, columns across. The rows that change most are in the table.` });
-  const paint = () => {
-    const context = canvas.getContext('2d');
-    const shades = [...legend.querySelectorAll('i')].map((shade) => getComputedStyle(shade).backgroundColor);
-    shares.forEach((share, i) => {
-      const shade = share === 0 ? 0 : Math.max(1, Math.min(SHADES - 1, Math.ceil(((SHADES - 1) * share) / top)));
-      context.fillStyle = shades[shade];
-      context.fillRect(i % across, Math.floor(i / across), 1, 1);
-    });
-  };
-  requestAnimationFrame(paint);
-  const colours = matchMedia('(prefers-color-scheme: dark)');
-  const repaint = () => (canvas.isConnected ? paint() : colours.removeEventListener('change', repaint));
-  colours.addEventListener('change', repaint);
   if (down === 1) canvas.style.height = '48px';
   else canvas.style.aspectRatio = '1';
+  paintInBothThemes(canvas, () => paint(canvas, shares, across, top, legend));
   const under = make('p', { class: 'note', text: ' ' });
   canvas.addEventListener('pointermove', (event) => {
     const box = canvas.getBoundingClientRect();
     const x = Math.min(across - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * across)));
     const y = Math.min(down - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * down)));
-    const area = binArea(grid, y, x);
-    under.textContent = `${place('row', span(grid.rows, down, y))}, ${place('column', span(grid.columns, across, x))}: `
-      + `${grouped(counts[y * across + x])} of ${grouped(area)} changed`;
+    under.textContent = binText(grid, y, x);
   });
   return make('div', {}, make('div', { class: 'axes' },
     make('span', { class: 'note', text: `${grouped(grid.columns)} columns →` }),
     make('span', { class: 'note', text: `${grouped(grid.rows)} rows ↓` })), canvas, under, legend);
 }
 
-function place(what, [from, to]) {
-  return to - from === 1 ? `${what} ${grouped(from)}` : `${what}s ${grouped(from)} to ${grouped(to - 1)}`;
+/** The scale ends at the 99th percentile, so that one outlier does not make all other cells pale. @param {number[]} shares */
+function topOfScale(shares) {
+  const sorted = shares.filter((share) => share > 0).sort((a, b) => a - b);
+  return sorted.length === 0 ? 1 : sorted[Math.floor(0.99 * (sorted.length - 1))];
+}
+
+/** Fills the cells of the map with the colours that the legend has now. */
+function paint(canvas, shares, across, top, legend) {
+  const context = canvas.getContext('2d');
+  const colours = [...legend.querySelectorAll('i')].map((shade) => getComputedStyle(shade).backgroundColor);
+  shares.forEach((share, i) => {
+    // The first shade is for no change at all.
+    const shade = share === 0 ? 0 : Math.max(1, Math.min(SHADES - 1, Math.ceil(((SHADES - 1) * share) / top)));
+    context.fillStyle = colours[shade];
+    context.fillRect(i % across, Math.floor(i / across), 1, 1);
+  });
+}
+
+/** Paints once the canvas is on the page, and again when the colours change between light and dark. */
+function paintInBothThemes(canvas, paintNow) {
+  requestAnimationFrame(paintNow);
+  const dark = matchMedia('(prefers-color-scheme: dark)');
+  const repaint = () => {
+    if (canvas.isConnected) paintNow();
+    else dark.removeEventListener('change', repaint);
+  };
+  dark.addEventListener('change', repaint);
+}
+
+/** Says which rows and columns a bin has, and what changes in it. */
+function binText(grid, y, x) {
+  const [top, bottom] = span(grid.rows, grid.down, y);
+  const [left, right] = span(grid.columns, grid.across, x);
+  const noun = (from, to, one) => `${to - from === 1 ? one : `${one}s`} ${rangeText(from, to)}`;
+  return `${noun(top, bottom, 'row')}, ${noun(left, right, 'column')}: `
+    + `${grouped(grid.counts[y * grid.across + x])} of ${grouped(lanesOfBin(grid, y, x))} changed`;
 }

@@ -1,12 +1,13 @@
-/** Functions that make and find elements. Everything that comes from a file becomes text, never markup. */
+/** Makes and finds elements. Whatever a file says becomes text, never markup. */
 
-/** @param {string} id @returns {any} */
-export const at = (id) => document.getElementById(id);
+/** The element with an id of page.html. @param {string} id @returns {any} */
+export const byId = (id) => document.getElementById(id);
 
 const SVG = 'http://www.w3.org/2000/svg';
 
 /**
- * Makes an element. `class`, `text` and names that begin with `on` are special, the rest are attributes.
+ * Makes an element. `text` sets its text, and a name that begins with `on` adds a listener. All others are attributes: null,
+ * undefined and false leave one out, true makes it empty.
  * @param {string} tag
  * @param {Record<string, any>} [attributes]
  * @param {...(Node | string | null)} children
@@ -16,7 +17,7 @@ export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** Same as `make`, for drawings. */
+/** Makes an element of a drawing, like `make`. */
 export function draw(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -45,7 +46,7 @@ export function copyable(text, what) {
   return make('span', { class: 'digest' }, make('code', { text }), copyButton(() => text, 'Copy', what));
 }
 
-/** @param {() => string} text @param {string} label @param {string} [what] for screen readers */
+/** Makes a button that copies a text. @param {() => string} text @param {string} label @param {string} [what] for screen readers */
 export function copyButton(text, label, what = '') {
   const button = make('button', { type: 'button', class: 'small', text: label, 'aria-label': what && `${label} ${what}` });
   button.addEventListener('click', async () => {
@@ -64,7 +65,7 @@ async function copy(text) {
   }
 }
 
-/** Copies on pages that are not a secure context, such as those from a plain http address. */
+/** Copies where `navigator.clipboard` is missing: on pages from plain http. */
 function copyBySelection(text) {
   const area = make('textarea', { class: 'hidden', 'aria-hidden': true });
   area.value = text;
@@ -75,22 +76,26 @@ function copyBySelection(text) {
   return done;
 }
 
-/** Parts of a link, by the prefixes of their rules. */
+/** Part of a link by the prefix of a rule. */
 const PARTS = new Map([['R-HDR', 'header'], ['R-IDX', 'index']]);
 
-/** Returns the text of an error, with all that is known about the place. @param {any} error */
+/** Returns what went wrong, and where if that is known. @param {any} error */
 export function refusal(error) {
   if (error?.class === undefined) return String(error?.message ?? error);
   const { class: kind, rule, section, offset, tensor, segment } = error;
-  const places = [
-    PARTS.get(rule?.slice(0, 5)) ?? null, rule && `rule ${rule}`, section && `SPEC section ${section}`, offset !== null && `offset ${offset}`,
-    tensor !== null && `tensor ${tensor}`, segment !== null && `segment ${segment}`,
-  ].filter(Boolean);
+  const places = [];
+  const part = PARTS.get(rule?.slice(0, 5));
+  if (part !== undefined) places.push(part);
+  if (rule) places.push(`rule ${rule}`);
+  if (section) places.push(`SPEC section ${section}`);
+  if (offset !== null) places.push(`offset ${offset}`);
+  if (tensor !== null) places.push(`tensor ${tensor}`);
+  if (segment !== null) places.push(`segment ${segment}`);
   return `${kind}: ${error.message}${places.length > 0 ? ` (${places.join(', ')})` : ''}`;
 }
 
-/** Shows a text in the message line. @param {string} text @param {boolean} [bad] */
+/** Shows a message in the status line. @param {string} text @param {boolean} [bad] */
 export function say(text, bad = false) {
-  at('status').textContent = text;
-  at('status').className = bad ? 'error' : '';
+  byId('status').textContent = text;
+  byId('status').className = bad ? 'error' : '';
 }

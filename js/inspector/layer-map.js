@@ -2,42 +2,64 @@
 import { make } from './dom.js';
 import { percent } from './words.js';
 
-/** Maximum number of kinds of tensors in the map. */
-const KINDS = 40;
+/** Number of kinds of tensors that are shown. */
+const SHOWN_KINDS = 40;
+/** A longer number in a name is an identifier, not a layer. */
+const LAYER_DIGITS = 4;
 
 /**
+ * Rows of the table of tensors by kind and layer. Names such as `encoder.layers.11.fc1.weight` have a layer, here 11. Their
+ * kind is the rest: `encoder.layers` and `decoder.layers` of one model have kinds of their own.
+ * @param {any[]} rows
+ * @returns {{ layers: number[], kinds: { name: string, byLayer: Map<number, any> }[] }} layers ascending, large kinds first
+ */
+export function byKindAndLayer(rows) {
+  /** @type {Map<string, { prefix: string, suffix: string, byLayer: Map<number, any> }>} */
+  const kinds = new Map();
+  for (const row of rows) {
+    const [, prefix, digits, suffix] = /^(.*?)\.(\d+)\.(.*)$/.exec(row.name) ?? [];
+    if (prefix === undefined || row.operation === 'remove' || digits.length > LAYER_DIGITS) continue;
+    const key = JSON.stringify([prefix, suffix]);
+    const kind = kinds.get(key) ?? { prefix, suffix, byLayer: new Map() };
+    kinds.set(key, kind);
+    kind.byLayer.set(Number(digits), row);
+  }
+  const all = [...kinds.values()];
+  const layers = [...new Set(all.flatMap(({ byLayer }) => [...byLayer.keys()]))].sort((a, b) => a - b);
+  const onePrefix = new Set(all.map(({ prefix }) => prefix)).size === 1;
+  const lanes = ({ byLayer }) => [...byLayer.values()].reduce((sum, row) => sum + row.lanes, 0);
+  all.sort((a, b) => lanes(b) - lanes(a));
+  return { layers, kinds: all.map(({ prefix, suffix, byLayer }) => ({ name: onePrefix ? suffix : `${prefix}.*.${suffix}`, byLayer })) };
+}
+
+/**
+ * Makes the map.
  * @param {any[]} rows of the table of tensors
  * @param {(name: string) => void} choose called with a tensor's name
  * @returns {HTMLElement | null} null if there are not several layers
  */
 export function layerMap(rows, choose) {
-  /** @type {Map<string, Map<number, any>>} */
-  const kinds = new Map();
-  const layers = new Set();
-  for (const row of rows) {
-    const parts = /^(.*?)\.(\d+)\.(.*)$/.exec(row.name);
-    if (parts === null || row.operation === 'remove' || parts[2].length > 4) continue;
-    const layer = Number(parts[2]);
-    const kind = parts[3];
-    layers.add(layer);
-    kinds.set(kind, (kinds.get(kind) ?? new Map()).set(layer, row));
-  }
-  if (layers.size < 2) return null;
-  const across = [...layers].sort((a, b) => a - b);
-  const weight = (own) => [...own.values()].reduce((sum, row) => sum + row.lanes, 0);
-  const down = [...kinds].sort((a, b) => weight(b[1]) - weight(a[1])).slice(0, KINDS);
-  const most = Math.max(...down.flatMap(([, own]) => [...own.values()].map((row) => row.share ?? 0)), Number.MIN_VALUE);
-  const head = make('tr', {}, make('th', { scope: 'col', text: 'Layer' }), ...across.map((layer) => make('th', { scope: 'col', text: String(layer) })));
-  const lines = down.map(([kind, own]) => make('tr', {}, make('th', { scope: 'row', text: kind }), ...across.map((layer) => {
-    const row = own.get(layer);
-    if (row === undefined) return make('td', { class: 'none' });
-    const cell = make('button', { type: 'button', class: 'cell', title: `${row.name}: ${percent(row.share)}`,
-      'aria-label': `${row.name}: ${percent(row.share)}`, onclick: () => choose(row.name) });
-    cell.style.setProperty('--part', String(Math.sqrt((row.share ?? 0) / most)));
-    return make('td', {}, cell);
-  })));
+  const { layers, kinds } = byKindAndLayer(rows);
+  if (layers.length < 2) return null;
+  const shown = kinds.slice(0, SHOWN_KINDS);
+  const shares = shown.flatMap(({ byLayer }) => [...byLayer.values()].map((row) => row.share ?? 0));
+  const highest = Math.max(...shares, Number.MIN_VALUE);
+  const head = make('tr', {}, make('th', { scope: 'col', text: 'Layer' }), ...layers.map((layer) => make('th', { scope: 'col', text: String(layer) })));
+  const lines = shown.map(({ name, byLayer }) => make('tr', {}, make('th', { scope: 'row', text: name }),
+    ...layers.map((layer) => cell(byLayer.get(layer), highest, choose))));
+  const more = kinds.length > shown.length ? ` Of ${kinds.length} kinds, the ${shown.length} largest are shown.` : '';
   return make('div', {}, make('h4', { text: 'Changed, by layer and kind of tensor' }),
-    make('p', { class: 'note', text: `The darkest cell has ${percent(most)}. Press a cell to see its tensor.` }),
+    make('p', { class: 'note', text: `The darkest cell has ${percent(highest)}. Press a cell to see its tensor.${more}` }),
     make('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': 'Changed by layer' },
       make('table', { class: 'layers' }, make('thead', {}, head), make('tbody', {}, ...lines))));
+}
+
+/** @param {any} row undefined if this layer has no such tensor @param {number} highest share @param {(name: string) => void} choose */
+function cell(row, highest, choose) {
+  if (row === undefined) return make('td', { class: 'none' });
+  const text = `${row.name}: ${percent(row.share)}`;
+  const button = make('button', { type: 'button', class: 'cell', title: text, 'aria-label': text, onclick: () => choose(row.name) });
+  // The square root, so that small shares can be told from none.
+  button.style.setProperty('--part', String(Math.sqrt((row.share ?? 0) / highest)));
+  return make('td', {}, button);
 }

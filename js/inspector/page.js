@@ -2,20 +2,17 @@
 import { blobSource, filesStore, httpSource, httpStore } from '../src/index.js';
 import { startCalculator } from './calculator.js';
 import { closeChain, showChain, startChainView } from './chain-view.js';
-import { at, refusal, say } from './dom.js';
+import { byId, refusal, say } from './dom.js';
 import { entriesOf, chainIn } from './dropped.js';
-import { closeLink, showLink, startLinkView, takeBase } from './link-view.js';
-import { takeKeys } from './trust.js';
+import { closeLink, setBaseFiles, showLink, startLinkView } from './link-view.js';
+import { extractKeys } from './trust.js';
 
-/** Returns the choices in the page's address: the part after `#`, as `chain=...&version=3&tensor=...`. */
+/** Returns the address's fragment, such as `chain=...&version=3&tensor=...`, as key-value pairs. */
 function wishes() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 }
 
-/**
- * Writes the choices into the address, so that it can be sent to others.
- * @param {Record<string, string | undefined>} changed
- */
+/** Changes keys of the fragment, so that the address opens the same view. @param {Record<string, string | undefined>} changed */
 function remember(changed) {
   const all = new URLSearchParams(location.hash.slice(1));
   for (const [key, value] of Object.entries(changed)) {
@@ -25,26 +22,32 @@ function remember(changed) {
   history.replaceState(null, '', `#${all}`);
 }
 
-/** Removes everything from the address except the name of the opened object. @param {Record<string, string>} named */
-function rename(named) {
+/** Replaces the fragment with `named`: the rest belongs to what was open before. @param {Record<string, string>} named */
+function replaceFragment(named) {
   history.replaceState(null, '', `#${new URLSearchParams(named)}`);
 }
 
-async function openAddress(text, wish = {}) {
-  let address;
+/** Returns the http address of a text; null if it is none. @param {string} text */
+function parseAddress(text) {
   try {
-    address = new URL(text, location.protocol.startsWith('http') ? location.href : undefined);
+    const address = new URL(text, location.protocol.startsWith('http') ? location.href : undefined);
+    return /^https?:$/.test(address.protocol) ? address : null;
   } catch {
-    say('An address begins with http:// or https://.', true);
-    return;
+    return null;
   }
-  if (!/^https?:$/.test(address.protocol)) {
+}
+
+/** Opens a link or a chain. @param {string} text @param {Record<string, string>} [wish] the fragment, if it names the address */
+async function openAddress(text, wish = {}) {
+  const address = parseAddress(text);
+  if (address === null) {
     say('An address begins with http:// or https://.', true);
     return;
   }
   const kind = address.pathname.endsWith('.dcf') ? 'link' : 'chain';
-  if (wish[kind] === undefined) rename({ [kind]: address.href });
-  at('address').value = address.href;
+  const fromFragment = wish[kind] !== undefined;
+  if (!fromFragment) replaceFragment({ [kind]: address.href });
+  byId('address').value = address.href;
   if (kind === 'link') {
     closeChain();
     await showLink(decodeURIComponent(address.pathname.split('/').pop()), () => httpSource(address), { remote: true, wish });
@@ -54,13 +57,13 @@ async function openAddress(text, wish = {}) {
   }
 }
 
-/** @param {[string, File][]} all path and file, as dropped or chosen */
+/** Opens dropped or chosen files: keys, a chain, a base, or a link and perhaps its base. @param {[string, File][]} all path and file */
 async function openFiles(all) {
-  const files = await takeKeys(all);
+  const files = await extractKeys(all);
   if (files.length === 0) return;
   const chain = chainIn(files);
   if (chain !== null) {
-    rename({});
+    replaceFragment({});
     closeLink();
     await showChain(chain.name, filesStore(chain.files), { remote: false });
     return;
@@ -68,7 +71,7 @@ async function openFiles(all) {
   const bases = files.filter(([path]) => path.endsWith('.safetensors')).map(([, file]) => file);
   const others = files.filter(([path]) => !path.endsWith('.safetensors'));
   if (others.length === 0) {
-    await takeBase(bases);
+    await setBaseFiles(bases);
     return;
   }
   if (others.length > 1 && others.some(([path]) => path.includes('/'))) {
@@ -76,65 +79,75 @@ async function openFiles(all) {
     return;
   }
   const [, file] = others.find(([path]) => path.endsWith('.dcf')) ?? others[0];
-  const { tensor } = wishes();
-  rename({});
-  closeChain();
-  await showLink(file.name, async () => blobSource(file), { baseFiles: bases, wish: tensor === undefined ? {} : { tensor } });
+  await openLinkFile(file, bases);
 }
 
-/** Number of base64 characters that are decoded at once: whole groups of four. */
+/** @param {File} file @param {File[]} baseFiles */
+async function openLinkFile(file, baseFiles) {
+  // The tensor on show stays, so that a user can drop one link of a run after another and follow it.
+  const { tensor } = wishes();
+  replaceFragment({});
+  closeChain();
+  await showLink(file.name, async () => blobSource(file), { baseFiles, wish: tensor === undefined ? {} : { tensor } });
+}
+
+/** Number of characters of base64 that are decoded at one time: whole groups of four. */
 const STRETCH = 2 ** 22;
 
 /** @param {string} text base64, without spaces */
 function unbase64(text) {
   const padding = text.endsWith('==') ? 2 : text.endsWith('=') ? 1 : 0;
   const bytes = new Uint8Array((text.length / 4) * 3 - padding);
-  let at = 0;
+  let length = 0;
   for (let i = 0; i < text.length; i += STRETCH) {
     const part = atob(text.slice(i, i + STRETCH));
-    for (let k = 0; k < part.length; k++) bytes[at++] = part.charCodeAt(k);
+    for (let k = 0; k < part.length; k++) bytes[length++] = part.charCodeAt(k);
   }
   return bytes;
 }
 
-/** @type {[string, File][] | null} */
-let inside = null;
+/** Files in the page itself, once they have been decoded. @type {[string, File][] | null} */
+let embeddedFiles = null;
 
-/** Returns files that are embedded in the page. Their text is removed when it has been decoded, as it can be long. */
+/** Returns the files in the page itself. Drops their text once it is decoded, because it can be long. */
 function embedded() {
-  inside ??= [...document.querySelectorAll('script.data')].map((element) => {
+  embeddedFiles ??= [...document.querySelectorAll('script.data')].map((element) => {
     const bytes = unbase64(element.textContent);
     element.textContent = '';
     return /** @type {[string, File]} */ ([element.dataset.name, new File([bytes], element.dataset.name)]);
   });
-  return inside;
+  return embeddedFiles;
 }
 
+/** Opens the files in the page itself: a link that `inspect --html` put there, or the excerpt of a chain. */
 async function openEmbedded(wish) {
   const files = embedded();
   if (files.length === 0) return;
   const chain = chainIn(files);
   if (chain === null) {
     const [name, file] = files[0];
+    closeChain();
     await showLink(name, async () => blobSource(file), { wish });
   } else {
-    await showChain('An excerpt of a real chain: policy gradient on a small encoder (BERT)', filesStore(chain.files), { remote: false, wish });
-    at('intro').hidden = false;
+    const name = 'An excerpt of a real chain: policy gradient on a small encoder (BERT)';
+    closeLink();
+    await showChain(name, filesStore(chain.files), { remote: false, intro: true, wish });
   }
 }
 
+/** Opens what the address names, or else what the page holds. */
 async function openWished() {
   const wish = wishes();
   if (wish.link !== undefined || wish.chain !== undefined) await openAddress(wish.link ?? wish.chain, wish);
   else await openEmbedded(wish);
 }
 
-/** @param {string} id of an input @param {(file: File) => string} path */
-function takeChosen(id, path) {
-  at(id).addEventListener('change', () => {
-    const files = [...at(id).files].map((file) => /** @type {[string, File]} */ ([path(file), file]));
-    // Otherwise the same file could not be chosen again after a change.
-    at(id).value = '';
+/** Opens the files that the user chooses. @param {string} id of an input @param {(file: File) => string} path of a file */
+function listenToFileInput(id, path) {
+  byId(id).addEventListener('change', () => {
+    const files = [...byId(id).files].map((file) => /** @type {[string, File]} */ ([path(file), file]));
+    // Otherwise the browser reports no change if the same file, edited meanwhile, is chosen again.
+    byId(id).value = '';
     openFiles(files).catch(trouble);
   });
 }
@@ -143,12 +156,12 @@ const trouble = (error) => say(refusal(error), true);
 startCalculator();
 startLinkView(remember);
 startChainView(remember);
-at('open-address').addEventListener('submit', (event) => {
+byId('open-address').addEventListener('submit', (event) => {
   event.preventDefault();
-  openAddress(at('address').value.trim()).catch(trouble);
+  openAddress(byId('address').value.trim()).catch(trouble);
 });
-takeChosen('files', (file) => file.name);
-takeChosen('folder', (file) => file.webkitRelativePath);
+listenToFileInput('files', (file) => file.name);
+listenToFileInput('folder', (file) => file.webkitRelativePath);
 document.addEventListener('dragover', (event) => {
   event.preventDefault();
   document.body.classList.add('dropping');
@@ -162,11 +175,11 @@ document.addEventListener('drop', (event) => {
   entriesOf(event.dataTransfer).then(openFiles).catch(trouble);
 });
 document.addEventListener('keydown', (event) => {
-  if (event.key === '/' && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName ?? '') && !at('link').hidden) {
+  if (event.key === '/' && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName ?? '') && !byId('link').hidden) {
     event.preventDefault();
-    at('search').focus();
+    byId('search').focus();
   }
-  if (event.key === 'Escape' && !at('tensor').hidden) at('tensor-close').click();
+  if (event.key === 'Escape' && !byId('tensor').hidden) byId('tensor-close').click();
 });
 window.addEventListener('hashchange', () => openWished().catch(trouble));
 openWished().catch(trouble);

@@ -1,14 +1,16 @@
-/** One tensor: the places and the sizes of its changes. */
-import { at, make, refusal, table } from './dom.js';
-import { BINS, changesOf, topRows } from './changes.js';
+/** One tensor: where it changes, and by how much. */
+import { byId, make, refusal, table } from './dom.js';
+import { BIN_COUNT, BINS_PER_SIDE, binOf, changesOf, labelOf, topRows } from './changes.js';
 import { columns, heatMap } from './charts.js';
-import { grouped, percent, shapeText } from './words.js';
+import { laneWord } from './rows.js';
+import { grouped, percent, rangeText, shapeText } from './words.js';
 
 let running = new AbortController();
 
+/** Hides the tensor and stops reading it. */
 export function closeTensor() {
   running.abort();
-  at('tensor').hidden = true;
+  byId('tensor').hidden = true;
 }
 
 /**
@@ -21,10 +23,9 @@ export async function showTensor(link, row, base) {
   running.abort();
   running = new AbortController();
   const { signal } = running;
-  at('tensor').hidden = false;
-  at('tensor-name').textContent = row.name;
-  const box = at('tensor-box');
-  const facts = [row.operation, row.dtype, shapeText(row.shape)].filter(Boolean).join(' · ');
+  byId('tensor').hidden = false;
+  byId('tensor-name').textContent = row.name;
+  const box = byId('tensor-box');
   if (row.operation === 'remove') {
     box.replaceChildren(make('p', { text: 'The link removes this tensor.' }));
     return;
@@ -32,22 +33,30 @@ export async function showTensor(link, row, base) {
   box.replaceChildren(make('p', { class: 'note', text: 'Reading …' }));
   try {
     const changes = await changesOf(link, row.name, base, { signal, coded: row.coded });
-    if (signal.aborted) return;
-    const share = row.lanes === 0 ? 0 : changes.changed / row.lanes;
-    const says = changes.exact ? 'changed' : 'coded';
-    box.replaceChildren(
-      make('p', { text: `${facts} · ${grouped(changes.changed)} of ${grouped(row.lanes)} ${says} (${percent(share)})` }),
-      make('div', { class: 'two' }, where(changes, row), far(changes, row)));
+    if (!signal.aborted) box.replaceChildren(...tensorParts(changes, row));
   } catch (error) {
     if (!signal.aborted) box.replaceChildren(make('p', { class: 'error', text: refusal(error) }));
   }
 }
 
-function where({ grid, changed }, row) {
+/** @param {import('./changes.js').Changes} changes @param {any} row */
+function tensorParts(changes, row) {
+  const facts = [row.operation, row.dtype, shapeText(row.shape)].filter(Boolean).join(' · ');
+  const share = row.lanes === 0 ? 0 : changes.changed / row.lanes;
+  const verb = changes.exact ? 'changed' : 'coded';
+  const parts = [make('p', { text: `${facts} · ${grouped(changes.changed)} of ${grouped(row.lanes)} ${verb} (${percent(share)})` })];
+  if (laneWord([row]) === 'lanes') {
+    parts.push(make('p', { class: 'note', text: `Lanes are counted: ${row.dtype} is stored in lanes that are not single elements.` }));
+  }
+  return [...parts, make('div', { class: 'two' }, mapSection(changes, row), histogramSection(changes, row))];
+}
+
+/** @param {import('./changes.js').Changes} changes @param {any} row */
+function mapSection({ grid, changed }, row) {
   const box = make('section', {}, make('h4', { text: 'Where it changes' }));
   if (grid === null) {
-    box.append(make('p', { class: 'note', text: 'The link says which of the lanes with small, middle or large values change, and these '
-      + 'are known from the base alone. Give the base to see the map.' }));
+    box.append(make('p', { class: 'note', text: 'Positions in this link are numbered within groups of small, middle and large base values. '
+      + 'Choose the base to see the map.' }));
     return box;
   }
   if (changed === 0) {
@@ -55,39 +64,46 @@ function where({ grid, changed }, row) {
     return box;
   }
   box.append(heatMap(grid, row.name));
-  const rows = topRows(grid, 5).map(({ from, to, changed: count, share }) =>
-    [to - from === 1 ? grouped(from) : `${grouped(from)} to ${grouped(to - 1)}`, grouped(count), percent(share)]);
   if (grid.rows > 1) {
+    const rows = topRows(grid, 5).map(({ from, to, changed: count, share }) => [rangeText(from, to), grouped(count), percent(share)]);
     box.append(make('details', {}, make('summary', { text: 'Rows that change most' }),
       table(['Rows', 'Changed', 'Share'], rows, 'Rows that change most')));
   }
   return box;
 }
 
-function far({ steps, changed }, row) {
+/** @param {import('./changes.js').Changes} changes @param {any} row */
+function histogramSection({ steps, changed }, row) {
   const box = make('section', {}, make('h4', { text: 'By how many steps of its number format' }));
   if (row.operation === 'set') {
     box.append(make('p', { class: 'note', text: 'The link stores this tensor as a whole: there is nothing to compare it with.' }));
     return box;
   }
   if (steps === null) {
-    box.append(make('p', { class: 'note', text: 'The link holds new values, not differences. Give the base to compare them.' }));
+    box.append(make('p', { class: 'note', text: 'The link holds new values, not differences. Choose the base to compare them.' }));
     return box;
   }
-  const found = BINS.map((bin) => steps.get(bin) ?? 0);
-  const first = found.findIndex((count) => count > 0);
-  if (first < 0) return box;
-  // As many bins above as below, so that 0 is in the middle.
-  const last = found.findLastIndex((count) => count > 0);
-  const reach = Math.max(BINS.length / 2 - first, last - BINS.length / 2 + 1);
-  const shown = BINS.slice(BINS.length / 2 - reach, BINS.length / 2 + reach);
-  const items = shown.map((bin) => ({ label: bin, value: steps.get(bin) ?? 0, shown: percent((steps.get(bin) ?? 0) / changed) }));
-  const one = (steps.get('+1') ?? 0) + (steps.get('−1') ?? 0);
-  box.append(
-    columns(items, { title: `Histogram of differences of ${row.name}; its numbers are in the table`, height: 220 }),
-    make('p', { class: 'note', text: `${percent(one / changed)} move to the next value that ${row.dtype} has.` }),
-    make('details', {}, make('summary', { text: 'Numbers' }),
-      table(['Steps', 'Elements', 'Share'], items.filter((item) => item.value > 0)
+  const shown = shownBins(steps);
+  if (shown.length === 0) return box;
+  const items = shown.map((bin) => ({ label: labelOf(bin), value: steps[bin], shown: percent(steps[bin] / changed) }));
+  box.append(columns(items, { title: `Histogram of differences of ${row.name}; its numbers are in the table`, height: 220 }));
+  const unit = laneWord([row]);
+  // A lane with several elements, or with the two numbers of C64, has no next value.
+  if (unit === 'elements' && row.dtype !== 'C64') {
+    const next = steps[binOf(1)] + steps[binOf(-1)];
+    box.append(make('p', { class: 'note', text: `${percent(next / changed)} move to the next value that ${row.dtype} has.` }));
+  }
+  box.append(make('details', {}, make('summary', { text: 'Numbers' }),
+    table(['Steps', unit === 'elements' ? 'Elements' : 'Lanes', 'Share'], items.filter((item) => item.value > 0)
         .map((item) => [item.label, grouped(item.value), item.shown]), 'Histogram of differences')));
   return box;
+}
+
+/** Returns the bins with all differences, as many below 0 as above, so that 0 is in the middle. @param {Float64Array} steps */
+function shownBins(steps) {
+  const first = steps.findIndex((count) => count > 0);
+  if (first < 0) return [];
+  const last = steps.findLastIndex((count) => count > 0);
+  const reach = Math.max(BINS_PER_SIDE - first, last - BINS_PER_SIDE + 1);
+  return Array.from({ length: BIN_COUNT }, (_, bin) => bin).slice(BINS_PER_SIDE - reach, BINS_PER_SIDE + reach);
 }

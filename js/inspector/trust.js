@@ -1,48 +1,56 @@
-/** Signers of the versions of a chain: the keys that the user trusts, and the notes that these have signed. */
+/** Who signed the versions of a chain: the keys that the user trusts, and which notes they make valid. */
 import { DeltachainError } from '../src/index.js';
 import { checkTrust } from '../src/signatures.js';
-import { at, make, refusal, say } from './dom.js';
+import { byId, make, refusal, say } from './dom.js';
 import { counted } from './words.js';
 
+/** @typedef {import('./chain-data.js').ChainData} ChainData */
 /** @typedef {import('./chain-data.js').Version} Version */
+/** @typedef {import('../src/signatures.js').Trust} Trust */
+/** @typedef {import('../src/signatures.js').TrustedKey} TrustedKey */
 
-/** Maximum size of a file of keys, in bytes. */
-const MOST_BYTES = 65536;
-/** Maximum length of texts that anyone can write: characters of a name, and number of names. */
-const [MOST_CHARACTERS, MOST_NAMES] = [40, 4];
+/** Size of a file up to which it may be one of keys, in bytes. */
+const KEY_FILE_BYTES = 65536;
+/** Limits on the signer names that are shown, which anyone can write: characters of a name, and number of names. */
+const NAME_CHARACTERS = 40;
+const SHOWN_NAMES = 4;
 
-/** @type {import('../src/signatures.js').TrustedKey[]} */
-const NONE = [];
+/**
+ * The keys of a form that is empty or wrong. Always the same array: callers compare the results of `trustedKeys` by
+ * identity, to notice that the user has changed the form.
+ * @type {TrustedKey[]}
+ */
+const NO_KEYS = [];
 
-/** The values of the form, as given and checked; null without keys, or if they are wrong. */
-let given = /** @type {{ trust: import('../src/signatures.js').Trust, keys: import('../src/signatures.js').TrustedKey[] } | null} */ (null);
+/** Content of the form, checked; null if it has no keys, or wrong ones. @type {{ trust: Trust, keys: TrustedKey[] } | null} */
+let given = null;
 
-/** The trust of the user; null for none. */
+/** Trust for the reader; null if the user has given no keys. */
 export const trusted = () => given?.trust ?? null;
 
-/** The keys that the user trusts. */
-export const trustedKeys = () => given?.keys ?? NONE;
+/** The keys that the user trusts. A new array after each change of the form, also of the quorum. */
+export const trustedKeys = () => given?.keys ?? NO_KEYS;
 
 /** Returns the keys of a text: one in each line; `#` begins a comment. @param {string} text */
-const keysOf = (text) => text.split('\n').map((line) => line.trim()).filter((line) => line !== '' && !line.startsWith('#'));
+const parseKeyLines = (text) => text.split('\n').map((line) => line.trim()).filter((line) => line !== '' && !line.startsWith('#'));
 
 function readForm() {
-  const trust = { keys: keysOf(at('keys').value), quorum: Number(at('quorum').value) };
+  const trust = { keys: parseKeyLines(byId('keys').value), quorum: Number(byId('quorum').value) };
   given = null;
-  at('keys-wrong').textContent = '';
+  byId('keys-wrong').textContent = '';
   if (trust.keys.length === 0) return;
   try {
     given = { trust, keys: checkTrust(trust).keys };
   } catch (error) {
     if (!(error instanceof DeltachainError)) throw error;
-    at('keys-wrong').textContent = refusal(error);
+    byId('keys-wrong').textContent = refusal(error);
   }
 }
 
-/** @param {() => void} changed called when the user changes the trusted keys */
+/** Listens to the form. @param {() => void} changed called when the user has changed the keys or the quorum */
 export function startTrust(changed) {
   for (const id of ['keys', 'quorum']) {
-    at(id).addEventListener('input', () => {
+    byId(id).addEventListener('input', () => {
       readForm();
       changed();
     });
@@ -50,93 +58,135 @@ export function startTrust(changed) {
 }
 
 /**
- * Moves files of public keys, among the dropped or chosen ones, into the form.
+ * Moves the keys in dropped or chosen files of public keys into the form.
  * @param {[string, File][]} files
- * @returns {Promise<[string, File][]>} the others
+ * @returns {Promise<[string, File][]>} the other files
  */
-export async function takeKeys(files) {
+export async function extractKeys(files) {
   const found = [];
   const others = [];
   for (const [path, file] of files) {
-    const may = !path.includes('/') && file.size <= MOST_BYTES && !/\.(dcf|safetensors|json)$/.test(path);
-    const keys = may ? keysOf(await file.text()) : [];
-    if (keys.length > 0 && keys.every((key) => /^[^+\s]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+( [0-9a-f]{64})*$/.test(key))) found.push(...keys);
+    const keys = await keysInFile(path, file);
+    if (keys.length > 0) found.push(...keys);
     else others.push(/** @type {[string, File]} */ ([path, file]));
   }
-  if (found.length > 0) {
-    at('keys').value = found.join('\n');
-    at('keys').dispatchEvent(new Event('input'));
-    at('signatures').open = true;
-    say(`${counted(found.length, 'public key')} taken: a chain shows which versions they have signed.`);
-  }
+  if (found.length > 0) fillForm(found);
   return others;
 }
 
-/** Returns the names in the notes of a version, each once. @param {Version} version */
+/** Returns the keys of a file; none if it is not a file of keys. @param {string} path @param {File} file */
+async function keysInFile(path, file) {
+  const maybe = !path.includes('/') && file.size <= KEY_FILE_BYTES && !/\.(dcf|safetensors|json)$/.test(path);
+  if (!maybe) return [];
+  const keys = parseKeyLines(await file.text());
+  return keys.every((key) => /^[^+\s]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+( [0-9a-f]{64})*$/.test(key)) ? keys : [];
+}
+
+/** @param {string[]} keys */
+function fillForm(keys) {
+  byId('keys').value = keys.join('\n');
+  // As if the user had typed them.
+  byId('keys').dispatchEvent(new Event('input'));
+  byId('signatures').open = true;
+  say(`${counted(keys.length, 'public key')} added: a chain shows which versions they have signed.`);
+}
+
+/** Returns the signers that a version's notes name, each once. @param {Version} version */
 function claimed({ notes }) {
   return [...new Set(notes.flatMap(({ lines }) => lines.map(({ name, id }) => `${name}+${id}`)))].sort();
 }
 
-/** Returns the trusted keys that have signed a version, and whether they are enough. @param {Version} version */
-function signed({ signers }) {
-  return { signers, enough: signers.length > 0 && signers.length >= given.trust.quorum };
+/**
+ * Returns the trusted keys that have signed a version, and whether they are enough.
+ * @param {ChainData} data
+ * @param {number} version
+ */
+function signed(data, version) {
+  const signers = data.signersOf(version, trustedKeys());
+  const enough = given !== null && signers !== null && signers.length >= given.trust.quorum;
+  return { signers, enough };
 }
 
 /**
- * Makes an element with names, which may be written from right to left.
+ * Makes a list of signer names, each in a `bdi`, because a name may be written from right to left.
  * @param {string} before
  * @param {string[]} all
  * @param {string} kind
  */
 function names(before, all, kind) {
-  const shown = all.slice(0, MOST_NAMES).map((name) => (name.length > MOST_CHARACTERS ? `${name.slice(0, MOST_CHARACTERS)}…` : name));
-  const more = all.length > MOST_NAMES ? ` and ${all.length - MOST_NAMES} more` : '';
+  const shown = all.slice(0, SHOWN_NAMES).map((name) => (name.length > NAME_CHARACTERS ? `${name.slice(0, NAME_CHARACTERS)}…` : name));
+  const more = all.length > SHOWN_NAMES ? ` and ${all.length - SHOWN_NAMES} more` : '';
   return make('span', { class: kind }, before, ...shown.flatMap((text, i) => [i === 0 ? '' : ', ', make('bdi', { text })]), more);
 }
 
-/** True if there is anything to show beside the versions. @param {import('./chain-data.js').ChainData} data */
+/** True if the table of versions has a column for signers. @param {ChainData} data */
 export const showsSigners = ({ known }) => given !== null || known.some(({ notes }) => notes.length > 0);
 
-/** Makes an element with the signers of a version. @param {Version} version */
-export function signersOfVersion(version) {
-  const { signers, enough } = signed(version);
-  const others = claimed(version).filter((claim) => !signers.some(({ name, id }) => claim === `${name}+${id}`));
+/** Makes the cell about the signers of a version. @param {ChainData} data @param {Version} version */
+export function signersCell(data, version) {
   const box = make('span', { class: 'routes' });
-  if (enough) box.append(names('signed by ', signers.map(({ name }) => name), 'good'));
-  else if (given !== null) box.append(make('span', { class: 'error', text: 'not signed' }));
-  if (!enough && signers.length > 0) box.append(names(`only ${signers.length} of ${given.trust.quorum}: `, signers.map(({ name }) => name), ''));
-  if (others.length > 0) box.append(names('unverified: ', others, 'note'));
+  const { signers, enough } = signed(data, version.version);
+  if (signers === null) {
+    box.append(make('span', { class: 'note', text: 'not checked' }));
+    return box;
+  }
+  const signerNames = signers.map(({ name }) => name);
+  const verified = new Set(signers.map(({ name, id }) => `${name}+${id}`));
+  const unverified = claimed(version).filter((claim) => !verified.has(claim));
+  if (enough) {
+    box.append(names('signed by ', signerNames, 'good'));
+  } else if (given !== null) {
+    box.append(make('span', { class: 'error', text: 'not signed' }));
+    if (signers.length > 0) box.append(names(`only ${signers.length} of ${given.trust.quorum}: `, signerNames, ''));
+  }
+  if (unverified.length > 0) box.append(names('unverified: ', unverified, 'note'));
   return box;
+}
+
+/** Returns the line about all versions. @param {ChainData} data */
+function summaryText(data) {
+  const versions = data.known;
+  const shown = counted(versions.length, 'version');
+  if (given !== null) {
+    const enough = versions.filter(({ version }) => signed(data, version).enough).length;
+    return `Signatures: ${enough} of ${shown} signed`;
+  }
+  if (data.store.list === undefined) return 'Signatures: not listed';
+  const noted = versions.filter(({ notes }) => notes.length > 0).length;
+  return noted === 0 ? 'Signatures: none' : `Signatures: on ${noted} of ${shown}, unverified`;
 }
 
 /**
  * Shows the section about signatures.
- * @param {import('./chain-data.js').ChainData} data
- * @param {() => boolean} current whether that chain is still shown
+ * @param {ChainData} data
+ * @param {() => boolean} isCurrent true while that chain is shown
  */
-export async function showTrust(data, current) {
-  const versions = data.known;
-  const noted = versions.filter(({ notes }) => notes.length > 0).length;
-  const enough = versions.filter((version) => signed(version).enough).length;
-  const shown = counted(versions.length, 'version');
-  at('signatures-summary').textContent = given !== null ? `Signatures: ${enough} of ${shown} signed`
-    : data.store.list === undefined ? 'Signatures: not listed'
-    : noted === 0 ? 'Signatures: none' : `Signatures: of ${noted} of ${shown}, unverified`;
-  const box = at('signed-head');
+export async function showTrust(data, isCurrent) {
+  byId('signatures-summary').textContent = summaryText(data);
+  const box = byId('signed-head');
   box.className = 'note';
-  box.textContent = noted === 0 ? '' : 'Anybody can write a name into a signature. Give the public keys that you trust, to see whose count.';
-  if (given === null) return;
   box.textContent = '';
+  if (given === null) {
+    const noted = data.known.some(({ notes }) => notes.length > 0);
+    if (noted) box.textContent = 'Anybody can write a name into a signature. Add the public keys that you trust, to see which signatures are valid.';
+    return;
+  }
   const { trust } = given;
+  let text;
+  let kind = '';
   try {
     const head = await data.chain.head({ trust });
-    if (!current() || trust !== given?.trust) return;
-    box.className = head === data.head ? 'good' : '';
-    box.textContent = head === data.head ? `The newest version, ${head}, is signed.`
-      : `The newest version that is signed is ${head}. A reader with these keys takes it, and goes on as if version ${data.head} were not there.`;
-  } catch (error) {
-    if (!current() || trust !== given?.trust) return;
-    box.className = 'error';
-    box.textContent = refusal(error);
+    if (head === data.head) {
+      kind = 'good';
+      text = `The newest version, ${head}, is signed.`;
+    } else {
+      text = `The newest version that is signed is ${head}. A reader with these keys uses it and ignores version ${data.head}.`;
   }
+  } catch (error) {
+    kind = 'error';
+    text = refusal(error);
+  }
+  if (!isCurrent() || trust !== given?.trust) return;
+  box.className = kind;
+  box.textContent = text;
 }

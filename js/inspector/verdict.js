@@ -1,11 +1,15 @@
-/** Describes a link in plain words, and the reasons for its size, from the result of `inspect` alone. */
-import { counted, percent, shapeText, size } from './words.js';
+/** What a link is, in plain words, and why it is as large as it is: from the result of `inspect` alone. */
+import { laneWord } from './rows.js';
+import { counted, percent, shapeText, size, times } from './words.js';
 
-/** Share of changes above which most readers would call a delta dense. */
+/** Share of changed elements from which a link is called dense. */
 const DENSE = 0.2;
-const NARROW = /^(F4|F6|F8|U8|I8)/;
+
+/** True for dtypes of at most 8 bits, such as F8_E4M3, U8 and I4: those of quantised weights. @param {string} dtype */
+const isNarrow = (dtype) => /^[FIU][1-8](?![0-9])/.test(dtype);
 
 /**
+ * Returns the headline about a link, and notes on it.
  * @param {import('../src/inspect.js').Inspection} found
  * @returns {{ headline: string, notes: string[] }}
  */
@@ -14,7 +18,7 @@ export function verdict(found) {
   if (found.snapshot) {
     return {
       headline: 'A snapshot: it holds a whole model and needs no base.',
-      notes: [`${counted(written.length, 'tensor')} in ${size(found.bytes)}, ${ratio(found, written)} of their plain size.`],
+      notes: [`${counted(written.length, 'tensor')} in ${size(found.bytes)}${comparedWithPlain(found, written)}.`],
     };
   }
   if (found.tensors.length === 0) return { headline: 'Nothing changes: base and target are equal.', notes: [] };
@@ -28,26 +32,28 @@ export function verdict(found) {
   }
   const plain = `${size(found.bytes)} instead of ${size(plainBytes(written))} for the tensors that it touches`;
   if (share < DENSE) {
-    return { headline: `Sparse: ${percent(share)} of the elements change. ${plain}.`, notes };
+    return { headline: `Sparse: ${percent(share)} of the ${laneWord(written)} change. ${plain}.`, notes };
   }
   if (notes.length === 0) {
     notes.push('Nothing in the file says why. Usual reasons: the base is not the step right before, or the training '
       + 'stage or learning rate is one that moves most weights.');
   }
-  return { headline: `Dense: ${percent(share)} of the elements are coded. ${plain}.`, notes };
+  return { headline: `Dense: ${percent(share)} of the ${laneWord(written)} are coded. ${plain}.`, notes };
 }
 
-/** Returns the total bytes of the tensors. */
+/** Bytes of the tensors, uncompressed. */
 function plainBytes(rows) {
   return rows.reduce((sum, row) => sum + row.byteLength, 0);
 }
 
-function ratio(found, rows) {
+function comparedWithPlain(found, rows) {
   const plain = plainBytes(rows);
-  return plain === 0 ? 'more' : percent(found.bytes / plain);
+  if (plain === 0) return '';
+  const ratio = found.bytes / plain;
+  return ratio > 1 ? `, ${times(ratio)} times their plain size` : `, ${percent(ratio)} of their plain size`;
 }
 
-/** Describes tensors that are removed and added: renamed ones, or ones with another shape. */
+/** Notes on tensors that are removed and set: renamed, or of another form. */
 function moved(rows) {
   const removed = rows.filter((row) => row.operation === 'remove');
   const set = rows.filter((row) => row.operation === 'set');
@@ -65,14 +71,14 @@ function moved(rows) {
   return notes;
 }
 
-/** Explains why patched tensors change nearly everywhere, by dtype. */
+/** Notes on dtypes whose patched tensors change nearly everywhere, and why. */
 function dense(rows) {
   const byDtype = new Map();
   for (const row of rows) byDtype.set(row.dtype, [...(byDtype.get(row.dtype) ?? []), row]);
   const notes = [];
-  for (const [dtype, own] of byDtype) {
-    const lanes = own.reduce((sum, row) => sum + row.lanes, 0);
-    const coded = own.reduce((sum, row) => sum + row.coded, 0);
+  for (const [dtype, some] of byDtype) {
+    const lanes = some.reduce((sum, row) => sum + row.lanes, 0);
+    const coded = some.reduce((sum, row) => sum + row.coded, 0);
     if (lanes === 0 || coded / lanes < DENSE) continue;
     notes.push(`${dtype}: ${percent(coded / lanes)} changed. ${reason(dtype, rows)}`);
   }
@@ -80,7 +86,7 @@ function dense(rows) {
 }
 
 function reason(dtype, rows) {
-  const narrow = rows.some((row) => NARROW.test(row.dtype));
+  const narrow = rows.some((row) => isNarrow(row.dtype));
   if (dtype === 'F32' && narrow) {
     return 'These look like the scales of quantised weights. They follow the largest weight of their block, so '
       + 'nearly all of them move in every step; they are few.';
@@ -89,7 +95,7 @@ function reason(dtype, rows) {
     return 'A step of the optimizer moves nearly every weight of this precision, most by a few units in the last place. '
       + 'The rounded weights that engines load (BF16, FP8) change far less: publish those.';
   }
-  if (NARROW.test(dtype)) {
+  if (isNarrow(dtype)) {
     return 'Quantised weights that change this much were usually quantised anew, with other scales or another '
       + 'calibration.';
   }

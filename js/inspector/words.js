@@ -1,14 +1,15 @@
-/** Numbers in the form that people read. */
+/** Numbers as text for people. */
 
 /** @param {number | bigint} value */
 export const grouped = (value) => value.toLocaleString('en');
 
-/** @param {number | null} share from 0 to 1 */
+/** A share as a percentage. @param {number | null} share from 0 to 1, and empty if not known */
 export function percent(share) {
   if (share === null || !Number.isFinite(share)) return '';
   const value = 100 * share;
   if (value === 0 || value === 100) return `${value} %`;
   if (value < 0.01) return '< 0.01 %';
+  if (value > 100) return `${grouped(Math.round(value))} %`;
   if (value > 99.9) return '> 99.9 %';
   return `${value.toPrecision(value < 10 ? 2 : 3)} %`;
 }
@@ -27,11 +28,15 @@ export function size(bytes) {
 /** Formats a factor. @param {number} value */
 export const times = (value) => (value < 99.5 ? value.toPrecision(2) : grouped(Math.round(value)));
 
-/** @param {number} value in seconds */
+/** A duration. @param {number} value in seconds */
 export function seconds(value) {
   if (value < 1e-3) return '< 1 ms';
   if (value < 0.9995) return `${Math.round(1000 * value)} ms`;
   if (value < 99.95) return `${value.toPrecision(3)} s`;
+  if (value < 599.5) {
+    const whole = Math.round(value);
+    return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  }
   if (value < 5940) return `${Math.round(value / 60)} min`;
   return `${(value / 3600).toPrecision(3)} h`;
 }
@@ -39,5 +44,8 @@ export function seconds(value) {
 /** @param {(number | bigint)[] | null} shape */
 export const shapeText = (shape) => (shape === null ? '' : shape.length === 0 ? 'scalar' : shape.join(' × '));
 
-/** @param {number} count @param {string} one @param {string} [many] */
+/** A number and its noun, such as "3 tensors". @param {number} count @param {string} one @param {string} [many] */
 export const counted = (count, one, many = `${one}s`) => `${grouped(count)} ${count === 1 ? one : many}`;
+
+/** A range of numbers. @param {number} from @param {number} to the number after the last */
+export const rangeText = (from, to) => (to - from === 1 ? grouped(from) : `${grouped(from)} to ${grouped(to - 1)}`);

@@ -3,7 +3,7 @@
  * changed by all links in their order, and hashed once; no intermediate state is built. If something is wrong, a second
  * pass compares after each link and finds the first failure.
  */
-import { DeltachainError, ensure } from './errors.js';
+import { ensure, isDataFault } from './errors.js';
 import { compareStrings } from './bytes.js';
 import { DIGEST_OF_NOTHING, blake3Hex } from './digests.js';
 import { pieceCount, pieceLength, sameDtype } from './dtypes.js';
@@ -18,7 +18,7 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./state.js').TableEntry} TableEntry */
 
 /**
- * Destination of the result of an apply. Do not use the result before `applyLinks` has returned.
+ * Receives the result of an apply. Use none of it before `applyLinks` has returned.
  * @typedef {object} StateWriter
  * @property {(tensors: TableEntry[]) => void | Promise<void>} [begin] called once with the tensors to come, in the order of names
  * @property {(tensor: TableEntry, piece: number, bytes: Uint8Array) => void | Promise<void>} write called with pieces
@@ -48,8 +48,7 @@ export async function applyLinks(links, base, writer, options = {}) {
   try {
     await pass.run(writer);
   } catch (error) {
-    const proven = error instanceof DeltachainError && error.class !== 'IO' && error.class !== 'USAGE';
-    if (!proven) throw error;
+    if (!isDataFault(error)) throw error;
     await new Pass(links, base, tables, { ...options, progress: undefined }).findFirstFailure();
     throw error;
   }
@@ -57,8 +56,7 @@ export async function applyLinks(links, base, writer, options = {}) {
 }
 
 /**
- * Does R-APP-06 and step 7 of section 10 for consecutive links. Returns the tables before the first link and after
- * each.
+ * Checks R-APP-06 and step 7 of section 10 for links that follow one another. Returns the tables before the first and after each.
  * @param {Link[]} links
  * @param {Table} base
  * @param {import('./layout.js').Files | null} layout of the base; null if layouts are not checked
@@ -80,7 +78,7 @@ export function promisedTables(links, base, layout) {
 }
 
 /**
- * Does step 7 of section 10, except for the layout. Returns the table that a link promises.
+ * Checks step 7 of section 10, except the layout. Returns the table that a link promises.
  * @param {Link} link
  * @param {Table} before
  * @returns {Table}
@@ -108,9 +106,9 @@ function nextTable(link, before) {
 class Pass {
   /** Entry of each tensor, for each link. @type {Map<string, import('./link-index.js').TensorEntry>[]} */
   #entries;
-  /** Decoded segments, the last used one at the end. @type {Map<string, import('./segment.js').Segment>} */
+  /** Decoded segments that are kept, the one used last at the end. @type {Map<string, import('./segment.js').Segment>} */
   #open = new Map();
-  /** Bytes of the decoded segments. */
+  /** Bytes of the decoded segments in `#open`. */
   #held = 0;
 
   /**
@@ -152,9 +150,7 @@ class Pass {
     await this.#proveWhatEnds();
   }
 
-  /**
-   * Proves tensors that a later link removes or sets again: their segments are checked and their digests compared, too.
-   */
+  /** Checks the segments and digests of tensors that a later link removes or sets again, too. */
   async #proveWhatEnds() {
     for (let number = 1; number <= this.links.length; number++) {
       for (const entry of this.links[number - 1].index.tensors) {
@@ -166,7 +162,7 @@ class Pass {
     }
   }
 
-  /** Does steps 8 and 9 of each link in order, as in section 10, to find the first failure. */
+  /** Does steps 8 and 9 of each link in order, as section 10 says, and so throws the failure that comes first. */
   async findFirstFailure() {
     for (let number = 1; number <= this.links.length; number++) {
       const link = this.links[number - 1];
@@ -206,7 +202,7 @@ class Pass {
     const digest = blake3Hex(bytes);
     if (digest === tensor.pieces[piece]) return;
     const { name } = tensor;
-    // Data of the base that no link touches have changed since they were hashed.
+    // No link touches these data of the base, so they have changed since they were hashed.
     const rule = this.#lastWriter(name, number) === null ? 'R-APP-01' : 'R-APP-04';
     ensure(false, rule, `piece ${piece} is ${digest} instead of ${tensor.pieces[piece]}`, { tensor: name });
   }
@@ -221,12 +217,7 @@ class Pass {
     return null;
   }
 
-  /**
-   * Returns a piece after the links 1 to `number`.
-   * @param {string} name
-   * @param {number} piece
-   * @param {number} number
-   */
+  /** Builds a piece as it is after links 1 to `number`. @param {string} name @param {number} piece @param {number} number */
   async #build(name, piece, number) {
     this.signal?.throwIfAborted();
     const steps = [];
@@ -248,7 +239,7 @@ class Pass {
     return bytes;
   }
 
-  /** Returns a decoded segment; recently used ones are kept. @param {number} link @param {number} place */
+  /** Returns a decoded segment, and keeps those that were used last. @param {number} link @param {number} place */
   async #segment(link, place) {
     const key = `${link} ${place}`;
     const known = this.#open.get(key);
@@ -265,10 +256,10 @@ class Pass {
   }
 }
 
-/** Maximum bytes of decoded segments that are kept for the next pieces. */
+/** Maximum size of the decoded segments that are kept for the next pieces, in bytes. */
 const KEPT_BYTES = 2 ** 26;
 
-/** Makes a writer that builds a state in memory. */
+/** Returns a writer that collects a state in memory. */
 export function memoryWriter() {
   /** @type {Map<string, Uint8Array[]>} */
   const data = new Map();
@@ -287,7 +278,7 @@ export function memoryWriter() {
     write(tensor, piece, bytes) {
       data.get(tensor.name)?.splice(piece, 1, bytes);
     },
-    /** The result, once the apply has returned. @returns {State} */
+    /** Returns the result. To be called when the apply has returned. @returns {State} */
     state: () => ({
       table: async () => table,
       readPiece: async (name, piece) => data.get(name)?.[piece].slice() ?? empty.readPiece(name, piece),

@@ -3,7 +3,7 @@ import { ensure } from './errors.js';
 
 const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** Reads fields one after another; a field that would end outside the bytes breaks R-INT-03. */
+/** Reads fields one after another. A field that would end outside the bytes breaks R-INT-03. */
 export class Cursor {
   /**
    * @param {Uint8Array} bytes
@@ -101,7 +101,7 @@ export function product(numbers) {
 }
 
 /**
- * Order of strings by their UTF-8 bytes, which is that of code points.
+ * Compares strings by their UTF-8 bytes, which is the order of code points.
  * @param {string} a
  * @param {string} b
  */

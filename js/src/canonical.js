@@ -13,7 +13,7 @@ function writeString(text) {
   return `"${text.replace(/["\\\u0000-\u001f]/g, escape)}"`;
 }
 
-/** Writes a value whose objects are maps, in their order. @param {unknown} value @returns {string} */
+/** Returns the text of a value whose objects are maps, in the order of the maps. @param {unknown} value @returns {string} */
 export function writeCanonical(value) {
   if (typeof value === 'string') return writeString(value);
   if (Array.isArray(value)) return `[${value.map(writeCanonical).join(',')}]`;
@@ -22,8 +22,8 @@ export function writeCanonical(value) {
 }
 
 /**
- * A check of a value: turns a JSON value into the ordered value, or throws. `Map` keeps the order of members, which
- * objects do not.
+ * Checks a value of `JSON.parse`, and returns it with its members in order, or throws. Objects become `Map`s, which keep
+ * the order of members.
  * @typedef {(value: any) => any} Form
  */
 
@@ -72,7 +72,7 @@ export const strings = (value) => {
 };
 
 /**
- * Returns the value of a text in canonical form; undefined for other texts. Objects become maps.
+ * Returns the value of a text in its one form; undefined if the text is not in that form. Objects become maps.
  * @param {string} text
  * @param {Form} form
  */

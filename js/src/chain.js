@@ -20,8 +20,7 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./apply.js').StateWriter} StateWriter */
 
 /**
- * The held version of a reader, with the whole state of each shard; for readers that check layouts, also the recorded
- * layouts.
+ * The version that a reader holds, with the whole state of each shard, and its recorded layouts if it checks layouts.
  * @typedef {HeldRecord & { shards: State[], layouts?: Recorded[] }} Held
  */
 
@@ -29,7 +28,7 @@ import { digestOfTable, emptyState } from './state.js';
 
 /**
  * A path to a version; `from` is the held version, or null. `unsigned`, with trust, is the highest version above the
- * head that has a commit, but is not signed: a foreign one, or one that still lacks signatures. Null if there is none.
+ * head that has a commit but is not signed: it is a stranger's, or not all have signed it yet. Null if there is none.
  * @typedef {{ version: number, from: number | null, path: Step[], bytes: bigint, unsigned: number | null }} Plan
  */
 
@@ -146,7 +145,7 @@ export class Chain {
   }
 
   /**
-   * Builds a version: all steps of SPEC section 19. Use the output only after this has returned.
+   * Builds a version: all steps of SPEC section 19. Use nothing of what is written before this has returned.
    * @param {ReplayOptions} [options]
    * @returns {Promise<Replayed>}
    */
@@ -160,7 +159,7 @@ export class Chain {
     if (held !== null) await checkHeld(planner, held, taken);
     const built = await new Builder(this, planner, held, taken, options).build();
     if (taken.length === commit.shards.length) checkUnion(commit.state, [...built.values()]);
-    const assets = options.assets ? await this.#assets(commit) : [];
+    const assets = options.assets ? await this.#assets(commit, options.signal) : [];
     const proofs = [...built.values()].map(({ proof }) => ({ layout: proof.text(), proven: proof.proven }));
     const shards = new Map();
     for (const [shard, { table, state }] of built) {
@@ -172,8 +171,8 @@ export class Chain {
     return { version, state: commit.state, commit: digest, chain, shards, layouts, assets, unsigned };
   }
 
-  /** Does step 7. @param {import('./documents.js').Commit} commit */
-  async #assets(commit) {
+  /** Reads the assets of a commit: step 7. @param {import('./documents.js').Commit} commit @param {AbortSignal} [signal] */
+  async #assets(commit, signal) {
     const assets = [];
     for (const { name, digest, size } of commit.assets) {
       const source = await this.store.open(`assets/${digest}`);
@@ -181,7 +180,7 @@ export class Chain {
       try {
         ensure(source.length === size, 'R-CHN-16', `the asset ${name} has ${source.length} bytes instead of ${size}`);
         const bytes = await source.read(0, size);
-        ensure((await digestOf(source)) === digest, 'R-CHN-16', `the asset ${name} has another digest`);
+        ensure((await digestOf(source, signal)) === digest, 'R-CHN-16', `the asset ${name} has another digest`);
         assets.push({ name, bytes });
       } finally {
         await source.close?.();
@@ -192,7 +191,7 @@ export class Chain {
 }
 
 /**
- * Checks that the held state is what was recorded; otherwise no path begins with it.
+ * Compares the held states with the held commit. If they differ, no path begins with the held version.
  * @param {Planner} planner
  * @param {Held} held
  * @param {number[]} taken numbers of shards
@@ -211,7 +210,7 @@ async function checkHeld(planner, held, taken) {
   }
 }
 
-/** Does step 5, path after path until one leads to the version. */
+/** Does step 5: tries path after path until one leads to the version. */
 class Builder {
   /**
    * @param {Chain} chain
@@ -231,7 +230,7 @@ class Builder {
     /** @param {string} name */
     this.take = (name) => names === null || names.has(name);
     this.partial = names !== null;
-    /** The step that fails if a path does; null: the held version. @type {Step | null} */
+    /** Step to blame if the path fails; null for the held version. @type {Step | null} */
     this.atFault = null;
   }
 
@@ -282,12 +281,7 @@ class Builder {
     this.#ensureLayout(proof.compare(commit, shard), proof.origin, 'the commit names another layout');
   }
 
-  /**
-   * Throws R-LAY-03 unless the condition holds.
-   * @param {boolean} condition
-   * @param {Step | null} step at fault if not; null: the held version
-   * @param {string} why
-   */
+  /** Checks R-LAY-03. @param {boolean} condition @param {Step | null} step to blame if it is false; null for the held version @param {string} why */
   #ensureLayout(condition, step, why) {
     if (!condition) this.atFault = step;
     ensure(condition, 'R-LAY-03', why);
@@ -302,9 +296,9 @@ class Builder {
       ensure(source !== null, 'R-CHN-09', `the file ${digest} is missing`);
       try {
         ensure(source.length === size, 'R-CHN-10', `the file ${digest} has ${source.length} bytes instead of ${size}`);
-        // If only some tensors are selected, only their segments are read, and only the size is compared.
+        // If only some tensors are wanted, only their segments are read, so only the size can be compared.
         if (!this.partial || this.options.layouts) {
-          ensure((await digestOf(source)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
+          ensure((await digestOf(source, this.options.signal)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
         }
         const link = await open(source, { limits: this.limits });
         const right = link.header.target === commit.shards[shard];
@@ -324,16 +318,17 @@ class Builder {
   }
 }
 
-/** Computes BLAKE3 of a file, a piece at a time. @param {import('./sources.js').Source} source */
-async function digestOf(source) {
+/** Computes the BLAKE3 digest of a file, 4 MiB at a time. @param {import('./sources.js').Source} source @param {AbortSignal} [signal] */
+async function digestOf(source, signal) {
   const hasher = new Hasher();
   for (let at = 0; at < source.length; at += 2 ** 22) {
+    signal?.throwIfAborted();
     await hasher.update(await source.read(at, Math.min(2 ** 22, source.length - at)));
   }
   return hasher.hex();
 }
 
-/** Does step 6. @param {string} expected @param {{ table: Table }[]} shards */
+/** Checks step 6: the shards make up the state. @param {string} expected @param {{ table: Table }[]} shards */
 function checkUnion(expected, shards) {
   const all = new Map();
   for (const { table } of shards) {
@@ -347,12 +342,13 @@ function checkUnion(expected, shards) {
 }
 
 /** @param {Table} table @param {State} state @param {StateWriter} writer @param {ReplayOptions} options */
-async function copy(table, state, writer, { tensors = null }) {
+async function copy(table, state, writer, { tensors = null, signal }) {
   const names = [...table.keys()].filter((name) => tensors === null || tensors.includes(name));
   const own = /** @type {import('./state.js').TableEntry[]} */ (names.map((name) => table.get(name)));
   await writer.begin?.(own);
   for (const tensor of own) {
     for (let piece = 0; piece < Math.ceil(tensor.byteLength / 2 ** 24); piece++) {
+      signal?.throwIfAborted();
       await writer.write(tensor, piece, await state.readPiece(tensor.name, piece));
     }
   }

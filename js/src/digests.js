@@ -18,10 +18,10 @@ export function blake3Hex(bytes) {
   return hasher.digest('hex');
 }
 
-/** Unused hashers: each takes a WebAssembly memory, and the number of these is limited. @type {typeof hasher[]} */
+/** Idle hashers. Each has a WebAssembly memory, of which there cannot be many. @type {typeof hasher[]} */
 const free = [];
 
-/** BLAKE3 of bytes that arrive one after another. */
+/** Computes the BLAKE3 digest of bytes in several parts. */
 export class Hasher {
   #own = Promise.resolve(free.pop() ?? createBLAKE3()).then((own) => own.init());
 
@@ -30,7 +30,7 @@ export class Hasher {
     (await this.#own).update(bytes);
   }
 
-  /** Returns the digest; the hasher cannot be used afterwards. */
+  /** Returns the digest. The hasher cannot be used afterwards. */
   async hex() {
     const own = await this.#own;
     const digest = own.digest('hex');
@@ -39,12 +39,12 @@ export class Hasher {
   }
 }
 
-/** Computes the tensor digest from the digests of the pieces. @param {string[]} pieces */
+/** Computes a tensor digest from the digests of the pieces. @param {string[]} pieces */
 export function digestOfPieces(pieces) {
   return pieces.length === 1 ? pieces[0] : blake3Hex(unhex(pieces.join('')));
 }
 
-/** Digest of no bytes, and of each tensor without elements. */
+/** Digest of no bytes, which is that of a tensor without elements. */
 export const DIGEST_OF_NOTHING = blake3Hex(new Uint8Array());
 
 /**

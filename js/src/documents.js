@@ -6,9 +6,8 @@ import { LIMITS } from './limits.js';
 import { isOfLayouts, isPathName, withoutCase } from './names.js';
 
 /**
- * A route: one file per shard, from a version (null: from nothing). `bytes` is the exact sum of their sizes. `direct`
- * is true if all values of its files are known to be absolute, because the metadata say so (`deltachain.direct`) or
- * because the route is from nothing.
+ * A route: one file per shard, from a version (null: from nothing). `bytes` is the exact sum of their sizes. `direct` is true
+ * if all values of its files are absolute: the metadata say so (`deltachain.direct`), or the route is from nothing.
  * @typedef {{ from: number | null, files: { digest: string, size: number }[], bytes: bigint, direct: boolean }} Route
  * @typedef {{ name: string, digest: string, size: number }} Asset
  * @typedef {{ kind: 'chain', chain: string, metadata: [string, string][] }} ChainDocument
@@ -108,7 +107,7 @@ function textOf(bytes) {
 }
 
 /**
- * Converts maps to objects.
+ * Turns the maps of a document into objects.
  * @param {'chain' | 'commit' | 'routes'} kind
  * @param {Map<string, any>} value
  * @returns {ChainDocument | Commit | RoutesDocument}
@@ -134,7 +133,7 @@ function plainRoute(value, marked) {
 }
 
 /**
- * Returns the numbers of the marked routes; none, if the mark is invalid.
+ * Returns the numbers of the routes that are marked as direct; none if the mark is invalid.
  * @param {string} mark
  * @param {number} count of routes
  */
@@ -153,7 +152,7 @@ function checkRoutes(version, routes) {
   });
 }
 
-/** Compares routes; 0 for equal ones. @param {Route} a @param {Route} b */
+/** Compares routes by their order in documents (R-DOC-04); 0 for the same route. @param {Route} a @param {Route} b */
 export function compareRoutes(a, b) {
   const [x, y] = [a.from ?? -1, b.from ?? -1];
   if (x !== y) return x - y;

@@ -30,7 +30,7 @@ const ROWS = [
   [19, 'C64', 64, 8, 0], [20, 'F64', 64, 8, 11], [21, 'I64', 64, 8, 0], [22, 'U64', 64, 8, 0],
 ];
 
-/** Maximum bits of an element of a described dtype. */
+/** Maximum number of bits of an element of a described dtype. */
 export const ELEMENT_BITS = 65536;
 
 /** @type {Map<number, Dtype>} */
@@ -45,7 +45,7 @@ for (const [code, name, bits, laneBytes, exponentBits] of ROWS) {
 }
 
 /**
- * Makes a described dtype; null if the description breaks section 2.1 (R-IDX-20).
+ * Makes a described dtype; null if the description is not as section 2.1 says (R-IDX-20).
  * @param {Uint8Array} name
  * @param {number | bigint} bits
  * @param {number} laneBytes
@@ -68,7 +68,7 @@ export function sameDtype(a, b) {
   return a.code === b.code && String(a.description) === String(b.description);
 }
 
-/** Returns the exact number of bits of all elements. @param {Dtype} dtype @param {(number | bigint)[]} shape */
+/** Computes the exact number of bits of all elements. @param {Dtype} dtype @param {(number | bigint)[]} shape */
 export function bitsOf(dtype, shape) {
   return product(shape) * BigInt(dtype.bits);
 }

@@ -1,6 +1,6 @@
 /**
- * Errors: the classes of SPEC section 11, and the class and section of each rule. Every refusal of this package is a
- * `DeltachainError`, made here.
+ * Errors: the classes of SPEC section 11, and the class and section of each rule. All refusals of this package are
+ * `DeltachainError`s, which this file makes.
  */
 
 /**
@@ -9,7 +9,7 @@
  */
 
 /**
- * The known place of a fault.
+ * Place of a fault, as far as it is known.
  * @typedef {object} Place
  * @property {number} [offset] in the file, in bytes
  * @property {string} [tensor]
@@ -113,7 +113,7 @@ const RULES = {
   'R-SUM-04': ['STATE_MISMATCH', '24.6'],
 };
 
-/** The reason why something was refused. `message` is for people, the other members are for programs. */
+/** A refusal. `message` is for people, the other members are for programs. */
 export class DeltachainError extends Error {
   /**
    * @param {ErrorClass} errorClass
@@ -140,7 +140,16 @@ export class DeltachainError extends Error {
 }
 
 /**
- * Makes an error of a rule, with the rule's class.
+ * True if the data are at fault, and not the store or the caller: a reader that has other data can go on with those.
+ * @param {unknown} error
+ * @returns {error is DeltachainError}
+ */
+export function isDataFault(error) {
+  return error instanceof DeltachainError && error.class !== 'IO' && error.class !== 'USAGE';
+}
+
+/**
+ * Makes the error of a rule, with the rule's class.
  * @param {string} rule
  * @param {string} message
  * @param {Place} [place]

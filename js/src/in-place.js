@@ -28,7 +28,7 @@ import { NOTHING, minus, plus, same, sumsOfBytes, sumsOfLanes } from './sums.js'
  */
 
 /**
- * Facts about the state in memory: its table, and for tensors by name the sums of their pieces.
+ * The state that memory holds: its table, and the sums of the pieces of each tensor, by name.
  * @typedef {{ table: Table, sums: Map<string, Sums[]> }} Known
  */
 
@@ -63,7 +63,7 @@ export async function hashMemory(memory, tensors, { progress, signal } = {}) {
 }
 
 /**
- * Compares all of the memory with its sums, and returns if nothing in it has changed by accident.
+ * Compares all of the memory with its sums, and throws if something in it has changed by accident.
  * @param {Memory} memory
  * @param {Known} known
  * @param {WorkOptions} [options] progress in bytes
@@ -129,7 +129,7 @@ export async function takeInPlace(links, memory, known, { layouts = true, signal
       sums.set(entry.name, after.map(({ piece }) => piece));
     }
   }
-  // From here on there is no `await`, so no other code writes between the proof and the write (R-SUM-05).
+  // Nothing waits from here on, so no other code writes between the proof and the writing (R-SUM-05).
   for (const change of changes.values()) change.gather();
   for (const { tensor, change, coded, before, after } of steps) {
     const [old, now] = coded === null ? [NOTHING, NOTHING] : change.make(coded);
@@ -140,13 +140,13 @@ export async function takeInPlace(links, memory, known, { layouts = true, signal
   return { table: tables[tables.length - 1], sums };
 }
 
-/** All lanes of a piece that links code. */
+/** The lanes of a piece that any of the links codes. */
 class Change {
   /** Numbers of the lanes, ascending. */
   #numbers = new Uint32Array();
   #memory;
   #dtype;
-  /** The values in memory, and then after the links so far. @type {Lanes} */
+  /** The lanes after the links so far; at first those in memory. @type {Lanes} */
   #now;
 
   /** @param {Uint8Array} bytes of the piece in memory @param {import('./dtypes.js').Dtype} dtype */
@@ -170,13 +170,13 @@ class Change {
     this.#numbers = all.subarray(0, count);
   }
 
-  /** Reads the lanes, after all have been added. */
+  /** Reads the lanes from memory. To be called when all have been added. */
   gather() {
     this.#now = pick(this.#memory, this.#numbers);
   }
 
   /**
-   * Computes the new lanes of the next link. Returns the sums of its lanes before and after.
+   * Computes the lanes after the next link. Returns the sums of its lanes before and after.
    * @param {{ lanes: Uint32Array, values: Lanes, relative: boolean }} coded
    */
   make({ lanes, values, relative }) {

@@ -6,7 +6,7 @@ import { PIECE_BYTES } from './limits.js';
 /** @typedef {import('./segment.js').Segment} Segment */
 /** @typedef {import('./link-index.js').Written} Written */
 
-/** Number of coded lanes of each part and context that are shown. */
+/** Number of coded lanes that `firstLanes` shows of each part and context. */
 const FIRST = 4;
 const BITMAP = 32;
 

@@ -18,10 +18,10 @@ const FORM = object({
   files: array(object({ name: nullable(string()), metadata: nullable(strings), tensors: nullable(array(string())) }), 1),
 });
 
-/** True if names that differ also differ without case. @param {string[]} names */
+/** True if names that differ do so in more than case. @param {string[]} names */
 const differWithoutCase = (names) => new Set(names).size === new Set(names.map(withoutCase)).size;
 
-/** Returns the value of a key in metadata. @param {[string, string][]} metadata @param {string} key */
+/** Returns the value of a key of metadata. @param {[string, string][]} metadata @param {string} key */
 export const valueOf = (metadata, key) => metadata.find(([own]) => own === key)?.[1];
 
 /**
@@ -118,19 +118,19 @@ function named({ metadata, shards }, shard) {
 export class LayoutProof {
   files = ONE_FILE;
   proven = false;
-  /** The step that the layout comes from; null: the held version. @type {Step | null} */
+  /** Step that the layout comes from; null for the held version. @type {Step | null} */
   origin = null;
-  /** The last step that proves nothing by itself; null: the held version. @type {Step | null} */
+  /** Last step that proves nothing by itself; null for the held version. @type {Step | null} */
   unproven = null;
 
-  /** Begins with the layout of a held version. @param {Recorded} recorded @param {Table} table */
+  /** Begins with the recorded layout of the held version. @param {Recorded} recorded @param {Table} table */
   hold({ layout, proven }, table) {
     this.files = readLayout(layout, table);
     this.proven = proven;
   }
 
   /**
-   * Continues with a file that was hashed whole.
+   * Goes on to the layout after a link whose file was hashed whole.
    * @param {Step & { from: number | null }} step
    * @param {boolean} stands whether its route stands in the commit
    * @param {string | undefined} stated

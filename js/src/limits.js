@@ -1,4 +1,4 @@
-/** Limits of SPEC section 13: this reader accepts what every reader must support. */
+/** Limits of SPEC section 13. This reader accepts what every reader has to support. */
 
 /**
  * @typedef {object} Limits
@@ -35,7 +35,7 @@ export const LIMITS = Object.freeze({
 });
 
 /**
- * Limits of any file, for callers that trust the source and have the memory: an index of this size can take many times
+ * Maxima of the format, for callers who trust the source and have the memory: an index of this size can take many times
  * its bytes.
  * @type {Readonly<Limits>}
  */

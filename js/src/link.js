@@ -1,4 +1,4 @@
-/** Opening a link and reading its content. */
+/** Opens links and reads their content. */
 import { DeltachainError } from './errors.js';
 import { applyLinks } from './apply.js';
 import { EMPTY_STATE_DIGEST } from './digests.js';
@@ -20,9 +20,9 @@ import { SUMS_BIT, SUMS_KIND, parseSums, recordLength } from './sums.js';
 const AHEAD_BYTES = 2 ** 20;
 
 /**
- * The coded lanes of one piece. `lanes` has the number of each coded lane in its piece, ascending within each of the
- * contexts, which follow one another; null if these numbers depend on a base that was not given. `values` are new
- * lanes, or, if `relative`, differences modulo 2^W (SPEC section 8.3).
+ * The lanes of one piece that a link codes. `lanes` has the number of each coded lane in its piece, ascending within each of the
+ * contexts, which follow one another; null if these numbers depend on a base that was not given. `values` are new lanes,
+ * or, if `relative`, differences modulo 2^W (SPEC section 8.3).
  * @typedef {object} Coded
  * @property {Written} tensor
  * @property {number} piece
@@ -100,7 +100,7 @@ export class Link {
     return bytes.subarray(offset - from, offset - from + length);
   }
 
-  /** Reads the records of the extension area. Reads the whole area, whose length is `header.extensionLength`. */
+  /** Reads the records of the extension area, all of it: `header.extensionLength` is its length. */
   async extension() {
     const records = [];
     for (const found of await this.#records()) records.push(await readRecord(this.source, found));
@@ -189,7 +189,7 @@ export class Link {
     }
   }
 
-  /** Returns a segment, or throws the failure of the first faulty segment up to it. @param {number} number */
+  /** Returns a segment, or throws the failure of the first one up to it that has a fault. @param {number} number */
   async #orFirstFailure(number) {
     try {
       return await this.segment(number);

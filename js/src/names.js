@@ -19,10 +19,10 @@ export function isPlainName(name) {
 /** Returns the folder of a path name: up to and including its last `/`. @param {string} name */
 export const folderOf = (name) => name.slice(0, name.lastIndexOf('/') + 1);
 
-/** Returns the folder of a path name, and the folders above it. @param {string} name */
+/** Returns the folder of a path name, and all folders that contain it. @param {string} name */
 export const foldersOf = (name) => name.split('/').slice(0, -1).map((_, i, parts) => parts.slice(0, i + 1).join('/'));
 
-/** True if a layout writes files with such names. @param {string} name */
+/** True for names of files that a layout writes. @param {string} name */
 export const isOfLayouts = (name) => /\.safetensors(\.index\.json)?$/.test(withoutCase(name));
 
 /** @param {string} name */

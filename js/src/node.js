@@ -1,4 +1,4 @@
-/** The parts that only Node has: files and directories. Imported as `@deltachain/reader/node`. */
+/** Files and directories, which only Node has. Imported as `@deltachain/reader/node`. */
 import { open as openFile, readdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ioError } from './errors.js';

@@ -116,7 +116,7 @@ function contextOfExponent({ exponentBits }, thresholds) {
  * @param {Dtype} dtype
  */
 function exponents(bytes, { laneBytes, exponentBits }) {
-  // In a lane of 8 bytes the field is in the upper half.
+  // The exponent of a lane of 8 bytes is in the upper half.
   const words = /** @type {NarrowLanes} */ (lanesOf(bytes, Math.min(laneBytes, 4)));
   const step = laneBytes === 8 ? 2 : 1;
   return { words, step, shift: Math.min(8 * laneBytes, 32) - 1 - exponentBits };

@@ -1,12 +1,13 @@
 /**
- * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and the additions of trust (SPEC section 23.3).
- * Reads no file. The search goes backwards from the wanted version, as in the pseudo-code of section 19.1.
+ * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds (SPEC section 23.3).
+ * Reads only documents. The search goes backwards from the wanted version, as the pseudo-code of section 19.1 does.
  */
-import { DeltachainError, broken, ensure } from './errors.js';
+import { broken, ensure, isDataFault } from './errors.js';
 import { blake3Hex } from './digests.js';
 import { parseDocument } from './documents.js';
 import { LIMITS } from './limits.js';
 import { versionDigits } from './names.js';
+import { listGenerations, routesInForce } from './routes.js';
 import { Notes, keysOf } from './signatures.js';
 
 /** @typedef {import('./documents.js').Commit} Commit */
@@ -17,7 +18,7 @@ import { Notes, keysOf } from './signatures.js';
 /** @typedef {import('./store.js').Store} Store */
 
 /**
- * A reader's record of its held version: digests of the bytes of its commit and of `chain.json`.
+ * The record that a reader keeps of its held version: digests of the bytes of its commit and of `chain.json`.
  * @typedef {{ version: number, commit: string, chain: string }} HeldRecord
  */
 
@@ -32,8 +33,8 @@ import { Notes, keysOf } from './signatures.js';
 export const commitName = (version) => `commits/${versionDigits(version)}.json`;
 
 /**
- * A path from `at` (null: nothing) to the wanted version: the bytes of its files, the bytes of routes that are not
- * known to be direct, and the place of each route in its document.
+ * A way from `at` (null: nothing) to the wanted version: the bytes of its files, the bytes of those files that are not known
+ * to be direct, and the place of each route in its document.
  * @typedef {{ bytes: bigint, relative: bigint, at: number | null, steps: Step[], places: number[] }} Way
  */
 
@@ -45,17 +46,17 @@ export class Planner {
   #routes = new Map();
   /** Generations of the routes documents of each version, highest first. @type {Map<number, number[]> | null} */
   #generations = null;
-  /** True if a file, or a routes document that was listed, is missing: a prune may have run meanwhile. */
+  /** True if a file, or a routes document that was listed, is missing: a prune may have removed it meanwhile. */
   #missing = false;
   /** Routes that failed. @type {Set<string>} */
   #unusable = new Set();
-  /** Lowest version at which a path from nothing may begin. */
+  /** Lowest version where a path from nothing may begin. */
   #floor = 0;
-  /** Lowest version from which on all commits fit one another. */
+  /** Lowest version from which on all commits are known to be the parents of those above. */
   #fits = Infinity;
-  /** The failure that is reported if there is no path. @type {DeltachainError | null} */
+  /** The failure that is reported if there is no path. @type {import('./errors.js').DeltachainError | null} */
   first = null;
-  /** The held version, from which a path can begin. @type {HeldRecord | null} */
+  /** Held version, if a path can begin with it. @type {HeldRecord | null} */
   held = null;
   wanted = 0;
   /** With trust: the highest version above the head that has a commit, which is not signed. @type {number | null} */
@@ -95,10 +96,10 @@ export class Planner {
     const seen = trust?.seen ?? null;
     const seenLater = seen !== null && (held === null || held.version < seen.version);
     let known = [held, seenLater ? seen : null].filter((one) => one !== null);
-    // A step to the held commit is no rollback. Only the caller knows whether that commit was held before.
+    // A step back to the held version is none. Only the caller knows if a version was held before.
     const mayStep = known.length > 0 && accept !== null && accept !== held?.commit;
     if (held !== null && !mayStep) same();
-    // If a rollback is allowed, the held commit may be missing while older ones exist.
+    // If a step back is allowed, the held commit may have been deleted, and older ones not.
     const newest = Math.max(0, ...known.map((one) => one.version));
     const found = async () => (await this.#findHead(newest)) ?? (mayStep ? await this.#findHead(0) : null);
     const versions = async () => (version !== null ? [version] : this.#downwards(found, mayStep ? 0 : newest));
@@ -161,11 +162,7 @@ export class Planner {
     return null;
   }
 
-  /**
-   * Checks the commits from the lowest to the highest of the known and wanted versions.
-   * @param {Seen[]} known
-   * @param {number} wanted
-   */
+  /** Checks the commits from the lowest to the highest of the known versions and the wanted one. @param {Seen[]} known @param {number} wanted */
   async #checkBetween(known, wanted) {
     const versions = [...known.map((one) => one.version), wanted];
     const [low, high] = [Math.min(...versions), Math.max(...versions)];
@@ -250,46 +247,28 @@ export class Planner {
     return low;
   }
 
-  /** Returns the routes of a version that are in force. @param {number} version @returns {Promise<Step[]>} */
+  /** Returns the routes in force of a version. @param {number} version @returns {Promise<Step[]>} */
   async #routesOf(version) {
     const known = this.#routes.get(version);
     if (known !== undefined) return known;
-    const own = await this.commit(version);
-    let [routes, document] = [own.commit.routes, 0];
-    for (const generation of (await this.#listGenerations()).get(version) ?? []) {
-      const usable = await this.#remember(() => this.#readRoutes(version, generation, own.digest));
-      if (usable === undefined || usable === null) continue;
-      [routes, document] = [usable, generation];
-      break;
-    }
-    const steps = routes.map((route, i) => ({ ...route, version, id: `${version} ${document} ${i}` }));
+    const { commit, digest } = await this.commit(version);
+    this.#generations ??= await listGenerations(this.store);
+    const { routes, generation } = await routesInForce(commit, digest, this.#generations.get(version) ?? [], {
+      read: (name) => this.#read(name),
+      limits: this.limits,
+      failed: (error) => this.note(error),
+      missing: () => { this.#missing = true; },
+    });
+    const steps = routes.map((route, i) => ({ ...route, version, id: `${version} ${generation} ${i}` }));
     this.#routes.set(version, steps);
     return steps;
   }
 
-  async #listGenerations() {
-    this.#generations ??= await this.#listRoutes();
-    return this.#generations;
-  }
-
-  async #listRoutes() {
-    /** @type {Map<number, number[]>} */
-    const found = new Map();
-    for (const name of (await this.store.list?.('routes')) ?? []) {
-      const parts = /^(\d{20})-(\d{10})\.json$/.exec(name);
-      if (parts === null || Number(parts[2]) === 0) continue;
-      const version = Number(parts[1]);
-      found.set(version, [...(found.get(version) ?? []), Number(parts[2])]);
-    }
-    for (const list of found.values()) list.sort((a, b) => b - a);
-    return found;
-  }
-
-  /** True if step 4 must start over: something is missing, and other routes documents exist now. */
+  /** Starts over with step 4 if something was missing and the routes documents have changed. Returns true if so. */
   async #beginsAnew() {
     if (!this.#missing) return false;
     const names = (/** @type {Map<number, number[]> | null} */ of) => [...(of ?? [])].map(String).sort().join();
-    const now = await this.#listRoutes();
+    const now = await listGenerations(this.store);
     if (names(now) === names(this.#generations)) return false;
     this.#generations = now;
     this.#routes.clear();
@@ -304,27 +283,7 @@ export class Planner {
   }
 
   /**
-   * Reads a routes document; null if it does not exist any more.
-   * @param {number} version
-   * @param {number} generation
-   * @param {string} commit
-   */
-  async #readRoutes(version, generation, commit) {
-    const bytes = await this.#read(routesName(version, generation));
-    if (bytes === null) {
-      this.#missing = true;
-      return null;
-    }
-    const document = parseDocument('routes', bytes, this.limits);
-    const named = document.version === version && document.generation === generation;
-    ensure(named, 'R-CHN-02', `routes document ${version}-${generation} has another name`);
-    ensure(document.commit === commit, 'R-CHN-06', `routes document ${version}-${generation} is of another commit`);
-    return document.routes;
-  }
-
-  /**
-   * Returns the result of work; undefined if it fails, which is remembered. Errors that are not failures of the chain
-   * are thrown.
+   * Returns the result of work. If the chain is at fault, remembers the failure and returns undefined; throws other errors.
    * @template T
    * @param {() => T | Promise<T>} work
    * @returns {Promise<T | undefined>}
@@ -340,7 +299,7 @@ export class Planner {
 
   /** Remembers a failure of steps 3 to 5. @param {unknown} error */
   note(error) {
-    if (!(error instanceof DeltachainError) || error.class === 'IO' || error.class === 'USAGE') throw error;
+    if (!isDataFault(error)) throw error;
     this.first ??= error;
     this.#missing ||= error.rule === 'R-CHN-09';
   }
@@ -357,7 +316,7 @@ export class Planner {
     this.held = null;
   }
 
-  /** Does step 4: returns the cheapest remaining path. @returns {Promise<Step[]>} */
+  /** Finds the cheapest path that is left: step 4. @returns {Promise<Step[]>} */
   async path() {
     for (;;) {
       const way = await this.#cheapest();
@@ -450,7 +409,7 @@ export class Planner {
 }
 
 /**
- * The orders of section 19: "the cheapest path", "the cheapest direct path".
+ * Compares ways by the orders of section 19: "the cheapest path", "the cheapest direct path".
  * @param {Way} a
  * @param {Way} b
  * @param {boolean} direct
@@ -466,13 +425,8 @@ function compareWays(a, b, direct) {
   return 0;
 }
 
-/** @param {number} version @param {number} generation */
-export function routesName(version, generation) {
-  return `routes/${versionDigits(version)}-${String(generation).padStart(10, '0')}.json`;
-}
-
 /**
- * Reads the bytes of a document, at most one more than allowed; null if it does not exist.
+ * Reads a document, at most one byte more than is allowed; null if it is missing.
  * @param {Store} store
  * @param {string} name
  * @param {import('./limits.js').Limits} limits

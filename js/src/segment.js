@@ -49,7 +49,7 @@ export function lanesOf(bytes, w) {
   return w === 2 ? new Uint16Array(buffer, offset, length / 2) : bytes;
 }
 
-/** A segment whose own content is valid. */
+/** A decoded segment, whose own content is valid. */
 export class Segment {
   /** @type {StreamLengths[]} */
   streams = [];
@@ -59,7 +59,7 @@ export class Segment {
   ranks = null;
   /** New lanes, or differences modulo 2^W if values are relative. @type {Lanes} */
   values;
-  /** The run of context `c` and part `p` begins at `starts[c * parts + p]`; it ends where the next one begins. */
+  /** Beginnings of the runs: that of context `c` and part `p` is `starts[c * parts + p]`; it ends where the next begins. */
   starts;
 
   /**
@@ -82,7 +82,7 @@ export class Segment {
     });
   }
 
-  /** Approximate number of bytes that the segment takes. */
+  /** Approximate size in memory, in bytes. */
   get memory() {
     return this.values.byteLength + (this.ranks?.byteLength ?? 0) + 200 * this.entry.parts.length;
   }
@@ -98,11 +98,7 @@ export class Segment {
     return sum;
   }
 
-  /**
-   * Returns where a part's run of a context begins and ends in `ranks` and `values`.
-   * @param {number} context
-   * @param {number} part
-   */
+  /** Returns the place of a part's run of a context in `ranks` and `values`. @param {number} context @param {number} part */
   run(context, part) {
     const place = context * this.entry.parts.length + part;
     return { start: this.starts[place], count: this.starts[place + 1] - this.starts[place] };

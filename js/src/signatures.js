@@ -22,8 +22,8 @@ import { versionDigits } from './names.js';
  */
 
 /**
- * A well-formed note on a commit. The signers that its lines name are not verified, and signatures of other kinds of
- * keys have other lengths.
+ * A well-formed note on a commit. The names in its lines are not verified, and signatures of other kinds of keys have
+ * other lengths.
  * @typedef {{ text: Uint8Array, lines: { name: string, id: string, signature: Uint8Array }[] }} Note
  */
 
@@ -33,8 +33,8 @@ import { versionDigits } from './names.js';
  */
 
 /**
- * The signers whose versions a reader accepts (SPEC section 23.3). In a store without `list`, a reader finds only the
- * own notes of keys.
+ * The signers whose versions a reader uses (SPEC section 23.3). In a store without `list`, only the own notes of keys are
+ * found.
  * @typedef {object} Trust
  * @property {string[]} keys public keys, each as `NAME+ID+KEY`, or `NAME+ID+KEY CHAIN CHAIN` to trust it only for these
  *   chains, which are the digests of their `chain.json`
@@ -49,14 +49,14 @@ import { versionDigits } from './names.js';
 
 hashes.sha512 = sha512;
 
-/** Maximum bytes of a note, and maximum number of notes on one commit that are read. */
+/** Limits: bytes of a note, notes on one commit, lines of a note. Larger and further notes are ignored. */
 const NOTE_BYTES = 16384;
 const NOTES = 64;
 const LINES = 100;
 const ED25519 = 1;
 const ID_BYTES = 4;
 const SIGNATURE_BYTES = 64;
-/** Public keys for which anyone can make signatures, with the highest bit 0. */
+/** Public keys of low order, with the highest bit 0: anybody can make signatures for them. */
 const LOW_ORDER = new Set([
   '0000000000000000000000000000000000000000000000000000000000000000',
   '0100000000000000000000000000000000000000000000000000000000000000',
@@ -70,7 +70,7 @@ const LOW_ORDER = new Set([
 /** @param {string} name */
 const isKeyName = (name) => name !== '' && !/[+\u0000-\u0020\p{White_Space}\p{Surrogate}]/u.test(name);
 
-/** Returns the bytes of canonical base64; null for other texts. @param {string} text */
+/** Decodes base64 in its one form; null if the text is in another. @param {string} text */
 function unbase64(text) {
   if (!/^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/.test(text)) return null;
   const binary = atob(text);
@@ -136,7 +136,7 @@ export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} })
 }
 
 /**
- * Returns the text that keys sign for a version.
+ * Returns the text that is signed for a version.
  * @param {string} chain digest of `chain.json`
  * @param {number} version
  * @param {string} commit digest
@@ -170,7 +170,7 @@ export function parseNote(bytes, text) {
 }
 
 /**
- * Returns the keys that a note counts for.
+ * Returns the keys that a note is valid for.
  * @param {Note} note
  * @param {Key[]} keys
  * @param {Set<string>} valid verified lines, on the same text
@@ -182,7 +182,7 @@ function countsFor({ text, lines }, keys, valid) {
     const key = keys.find((one) => one.name === name && one.id === id);
     if (key === undefined) continue;
     const line = `${name}+${id} ${hex(signature)}`;
-    // A wrong line in the name of a trusted key invalidates the whole note.
+    // An invalid line in the name of a trusted key makes the whole note invalid.
     const isOne = signature.length === SIGNATURE_BYTES;
     if (!isOne || (!valid.has(line) && !verify(signature, text, key.bytes, { zip215: false }))) return [];
     valid.add(line);
@@ -191,7 +191,7 @@ function countsFor({ text, lines }, keys, valid) {
   return found;
 }
 
-/** Returns the keys that notes on one commit count for, each once. @param {Note[]} notes @param {Key[]} keys */
+/** Returns the keys that notes on one commit are valid for, each once. @param {Note[]} notes @param {Key[]} keys */
 export function signersOf(notes, keys) {
   // A valid line may be copied thousands of times.
   const valid = new Set();
@@ -227,13 +227,13 @@ export class Notes {
     return (await this.#names).get(versionDigits(version)) ?? [];
   }
 
-  /** True if the store lists notes on commits of a version, whatever their content. @param {number} version */
+  /** True if a list shows notes on commits of a version, whatever is in them. @param {number} version */
   async have(version) {
     return (await this.#of(version)).length > 0;
   }
 
   /**
-   * Reads the well-formed notes on a commit that the store lists: the first ones, without the own notes of these keys.
+   * Reads the first well-formed notes on a commit that a list shows, without the own notes of these keys.
    * @param {number} version
    * @param {string} commit digest
    * @param {Key[]} [keys]
@@ -258,7 +258,7 @@ export class Notes {
     return read.flatMap((bytes, i) => (bytes !== null && isRight(names[i], bytes) && parseNote(bytes, text)) || []);
   }
 
-  /** Reads the bytes of a note; null if it does not exist, or is too long. @param {string} name */
+  /** Reads a note; null if it is missing or too long. @param {string} name */
   async #bytes(name) {
     const source = await this.store.open(name);
     if (source === null) return null;
@@ -270,11 +270,11 @@ export class Notes {
   }
 
   /**
-   * Returns the keys that have signed a commit. Own notes are read first, and others only if these are not enough.
+   * Finds the keys that have signed a commit. Reads their own notes first, and the others if these are not enough.
    * @param {number} version
    * @param {string} commit digest
    * @param {Key[]} keys that are trusted for this chain
-   * @param {number} enough keys
+   * @param {number} enough number of signers from which on no more notes are read
    */
   async signers(version, commit, keys, enough) {
     const own = await this.#read(version, commit, keys.map((key) => ownNote(version, commit, key)), () => true);

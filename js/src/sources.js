@@ -8,7 +8,7 @@ import { ioError } from './errors.js';
  * @property {(offset: number, length: number) => Promise<Uint8Array>} read
  */
 
-/** Number of bytes in the first request: a header and most indexes. */
+/** Number of bytes of the first request: enough for a header and most indexes. */
 const FIRST_BYTES = 2 ** 18;
 
 /** @param {ArrayBuffer | ArrayBufferView} data @returns {Source} */
@@ -55,7 +55,7 @@ export async function httpSource(url, options = {}) {
 }
 
 /**
- * Same as `httpSource`, but null if the file does not exist.
+ * Opens a file like `httpSource`; null if it is missing.
  * @param {string | URL} url
  * @param {HttpOptions} [options]
  * @returns {Promise<Source | null>}

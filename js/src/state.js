@@ -1,4 +1,4 @@
-/** States: what a link is applied to (SPEC section 2), and safetensors files as states. */
+/** States, to which links are applied (SPEC section 2), and safetensors files as states. */
 import { usage } from './errors.js';
 import { utf8 } from './bytes.js';
 import { EMPTY_STATE_DIGEST, DIGEST_OF_NOTHING, blake3Hex, digestOfPieces, stateDigest } from './digests.js';
@@ -36,7 +36,7 @@ export function emptyState() {
 }
 
 /**
- * Makes a state from tensors and a function that reads their pieces.
+ * Makes a state of tensors from a function that reads their bytes.
  * @param {Map<string, TensorInfo>} infos
  * @param {(name: string, piece: number) => Promise<Uint8Array>} readPiece
  * @returns {State}
@@ -85,7 +85,7 @@ export function digestOfTable(table) {
 }
 
 /**
- * Opens a safetensors file as a state. Its data are read when needed.
+ * Opens a safetensors file as a state. Its data are read when they are needed.
  * @param {Source} source
  * @returns {Promise<State & { infos: Map<string, TensorInfo>, metadata: Record<string, string> | null }>} with the
  *   file's `__metadata__`

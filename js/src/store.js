@@ -13,7 +13,7 @@ import { blobSource, openHttp } from './sources.js';
  */
 
 /**
- * Makes a store from a server, with an address such as `https://example.org/chain`. It cannot list.
+ * Makes a store of a chain on a server, under an address such as `https://example.org/chain`. It cannot list.
  * @param {string | URL} url
  * @param {import('./sources.js').HttpOptions} [options]
  * @returns {Store}
@@ -31,7 +31,7 @@ export function httpStore(url, options) {
 }
 
 /**
- * Makes a store from files that a user dropped or chose.
+ * Makes a store of the files of a chain, such as dropped or chosen ones.
  * @param {Iterable<[string, Blob]>} files path within the chain, such as `commits/00000000000000000000.json`, and bytes
  * @returns {Store}
  */

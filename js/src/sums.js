@@ -13,16 +13,16 @@ import { hex, unhex } from './bytes.js';
 
 /** Two numbers from 0 to 2^31 - 2. @typedef {readonly [number, number]} Sums */
 /**
- * Sums of a piece in the target, and of its coded lanes there; null if it has no part.
+ * Sums of a piece in the target, and of its coded lanes there; null if the piece has no part.
  * @typedef {{ piece: Sums, coded: Sums | null }} PieceSums
  */
 
 const P = 2 ** 31 - 1;
-/** Units of a row. */
+/** Number of units of a row. */
 const UNITS = 2 ** 12;
-/** Rows of a piece. */
+/** Number of rows of a piece. */
 const ROWS = 2 ** 11;
-/** Number of products that are added before they are reduced. */
+/** Number of products that are added before the sum is reduced. */
 const FEW = 32;
 
 /** The sums of no bytes. @type {Sums} */
@@ -47,7 +47,7 @@ function tables() {
     Float64Array.from(numbers.slice(begin, begin + (i < 2 ? UNITS : ROWS))));
 }
 
-/** Reduces a number below 2^53: the result is below 2^31 + 2^22, and equal mod p. @param {number} number */
+/** Reduces a number below 2^53 to one below 2^31 + 2^22 that is the same mod p. @param {number} number */
 function fold(number) {
   const high = Math.floor(number / 2 ** 31);
   return number - high * 2 ** 31 + high;

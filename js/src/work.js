@@ -1,4 +1,4 @@
-/** Long work reports its progress, and can be aborted. */
+/** Options of long work: it can report its progress, and can be stopped. */
 
 /**
  * @typedef {object} WorkOptions

@@ -1,10 +1,18 @@
 /** Results of the inspector: where links change tensors and by how much, and the cost of a version. */
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
+import { readFile, readdir } from 'node:fs/promises';
 import test from 'node:test';
-import { BINS, binArea, changesOf, span } from '../inspector/changes.js';
-import { costOf } from '../inspector/calculator.js';
-import { bytesSource, open, openSafetensors } from '../src/index.js';
+import { ChainData } from '../inspector/chain-data.js';
+import { BIN_COUNT, binOf, changesOf, labelOf, lanesOfBin, span } from '../inspector/changes.js';
+import { assumptions, costOf } from '../inspector/calculator.js';
+import { chainIn, entriesOf } from '../inspector/dropped.js';
+import { byKindAndLayer } from '../inspector/layer-map.js';
+import { sortedRows } from '../inspector/rows.js';
+import { verdict } from '../inspector/verdict.js';
+import { percent, seconds } from '../inspector/words.js';
+import { blake3Hex, bytesSource, filesStore, open, openSafetensors } from '../src/index.js';
+import { checkTrust } from '../src/signatures.js';
+import { note, testKey } from './signing.mjs';
 
 const excerpt = new URL('../inspector/excerpt/', import.meta.url);
 const WEIGHT = 'encoder.layer.0.attention.self.query.weight';
@@ -32,6 +40,10 @@ async function compared(before, after) {
   return found;
 }
 
+/** Changed and all lanes of the bins of a map. */
+const binsOf = (grid) => Array.from(grid.counts, (changed, i) =>
+  ({ changed, lanes: lanesOfBin(grid, Math.floor(i / grid.across), i % grid.across) }));
+
 test('changes of a tensor are those that comparing the states finds', async () => {
   const [link, base, target] = [await firstLink(), await step(0), await step(1)];
   const changes = await changesOf(link, WEIGHT, base, { coded: 1173 });
@@ -45,16 +57,14 @@ test('changes of a tensor are those that comparing the states finds', async () =
     counts[Math.floor((row * grid.down) / 384) * grid.across + Math.floor((column * grid.across) / 384)] += 1;
   }
   assert.deepEqual(grid.counts, counts);
-  for (const [bin, step] of [['+1', 1], ['−1', -1], ['+2', 2], ['−2', -2]]) {
-    assert.equal(steps.get(bin) ?? 0, found.filter((one) => one.step === step).length, bin);
+  for (const step of [1, -1, 2, -2]) {
+    assert.equal(steps[binOf(step)], found.filter((one) => one.step === step).length, `${step}`);
   }
   const far = found.filter((one) => one.step > 4 && one.step <= 8).length;
-  assert.equal(steps.get('+5…8') ?? 0, far);
-  assert.ok([...steps.keys()].every((bin) => BINS.includes(bin)));
+  assert.equal(steps[binOf(5)], far);
+  assert.equal(steps.reduce((a, b) => a + b), found.length);
   // Bins cover the tensor.
-  let area = 0;
-  for (let y = 0; y < grid.down; y++) for (let x = 0; x < grid.across; x++) area += binArea(grid, y, x);
-  assert.equal(area, 384 * 384);
+  assert.equal(binsOf(grid).reduce((sum, { lanes }) => sum + lanes, 0), 384 * 384);
   assert.deepEqual(span(384, grid.down, 0)[0], 0);
 });
 
@@ -75,9 +85,12 @@ test('a set tensor has no differences, and is all new', async () => {
 });
 
 test('bins of differences are ascending and have two sides', () => {
-  assert.equal(BINS.length, 22);
-  assert.deepEqual(BINS.slice(9, 13), ['−2', '−1', '+1', '+2']);
-  assert.deepEqual([BINS[0], BINS[21]], ['< −512', '> +512']);
+  const labels = Array.from({ length: BIN_COUNT }, (_, bin) => labelOf(bin));
+  assert.deepEqual(labels.slice(8, 14), ['−3…4', '−2', '−1', '+1', '+2', '+3…4']);
+  assert.deepEqual([labels[0], labels[1], labels[20], labels[21]], ['< −512', '−257…512', '+257…512', '> +512']);
+  const steps = [-1e9, -513, -512, -5, -4, -2, -1, 1, 2, 3, 4, 5, 8, 9, 512, 513];
+  assert.deepEqual(steps.map((step) => labelOf(binOf(step))), ['< −512', '< −512', '−257…512', '−5…8', '−3…4', '−2', '−1',
+    '+1', '+2', '+3…4', '+3…4', '+5…8', '+5…8', '+9…16', '+257…512', '> +512']);
 });
 
 test('the calculator agrees with the table of docs/scaling.md', async () => {
@@ -91,4 +104,235 @@ test('the calculator agrees with the table of docs/scaling.md', async () => {
       assert.equal(is.toFixed(digits), said, `${model}: ${said}`);
     }
   }
+});
+
+const versionDigits = (version) => String(version).padStart(20, '0');
+const routesName = (version, generation) => `routes/${versionDigits(version)}-${String(generation).padStart(10, '0')}.json`;
+
+/** The files of the excerpt's chain, as `filesStore` wants them. @returns {Promise<[string, Blob][]>} */
+async function excerptFiles() {
+  const files = [];
+  for (const folder of ['', 'commits/', 'files/']) {
+    for (const entry of await readdir(new URL(folder, excerpt), { withFileTypes: true })) {
+      if (entry.isFile()) files.push([folder + entry.name, new Blob([await readFile(new URL(folder + entry.name, excerpt))])]);
+    }
+  }
+  return files;
+}
+
+const commitOf = (version) => readFile(new URL(`commits/${versionDigits(version)}.json`, excerpt));
+
+/** A routes document of a version, as name and bytes; `changes` replaces members. @returns {Promise<[string, Blob]>} */
+async function routesDocument(version, generation, routes, changes = {}) {
+  const document = { deltachain: 1, version, generation, commit: blake3Hex(await commitOf(version)), routes, metadata: {}, ...changes };
+  return [routesName(version, generation), new Blob([JSON.stringify(document)])];
+}
+
+const routeFrom = (from, size) => ({ from, files: [{ digest: 'ab'.repeat(32), size }] });
+
+/** The excerpt's chain with more files, all of it loaded. @param {...[string, Blob]} more */
+async function chainWith(...more) {
+  const data = new ChainData(filesStore([...(await excerptFiles()), ...more]));
+  await data.open();
+  await data.load(0, data.head);
+  return data;
+}
+
+test('a version without routes has no main route, and the chain is shown all the same', async () => {
+  const data = await chainWith(await routesDocument(1, 1, []));
+  assert.deepEqual(data.versions.get(1).routes, []);
+  assert.deepEqual(data.known.map((version) => data.mainRoute(version)?.from), [null, undefined, 1, 2]);
+  assert.equal(data.mainRoute(data.versions.get(1)), null);
+});
+
+test('the main route is the smallest from the nearest version, a snapshot only if there is no other', async () => {
+  const main = async (...routes) => data.mainRoute({ ...data.versions.get(3), routes: routes.map((route) => ({ ...route, bytes: BigInt(route.files[0].size) })) });
+  const data = await chainWith();
+  assert.equal((await main(routeFrom(null, 5), routeFrom(0, 9), routeFrom(1, 7), routeFrom(1, 8))).bytes, 7n);
+  assert.equal((await main(routeFrom(null, 5))).from, null);
+  // No reader uses a route whose files are not one for each shard: R-CHN-07.
+  const two = { ...routeFrom(2, 1), files: [...routeFrom(2, 1).files, ...routeFrom(2, 1).files] };
+  assert.equal((await main(routeFrom(1, 7), two)).from, 1);
+});
+
+test('the routes on show are those that the planner uses', async () => {
+  const own = JSON.parse(String(await commitOf(1))).routes;
+  const usable = await routesDocument(1, 2, [...own, routeFrom(0, 1_000_000)]);
+  const unusable = [
+    await routesDocument(1, 3, [routeFrom(0, 3)], { commit: 'cd'.repeat(32) }),
+    await routesDocument(1, 4, [routeFrom(0, 4)], { generation: 5 }),
+    await routesDocument(1, 6, [routeFrom(0, 6)], { version: 2 }),
+    [routesName(1, 7), new Blob(['{}'])],
+  ];
+  const sizes = (data) => data.versions.get(1).routes.map(({ bytes }) => Number(bytes));
+  const before = sizes(await chainWith());
+  const data = await chainWith(usable, ...unusable);
+  assert.deepEqual(sizes(data), [...before, 1_000_000]);
+  assert.deepEqual((await data.plan(1, 0, null)).path.map(({ bytes }) => Number(bytes)), before);
+  // A reader that finds no usable one uses the routes of the commit.
+  assert.deepEqual(sizes(await chainWith(...unusable)), before);
+  // Their texts can be read, nevertheless.
+  assert.deepEqual(data.versions.get(1).documents.map(({ name }) => name),
+    [`commits/${versionDigits(1)}.json`, ...[7, 6, 4, 3, 2].map((generation) => routesName(1, generation))]);
+});
+
+test('a search for signers that is overtaken by a later one changes nothing', async () => {
+  const alice = testKey('alice', 1);
+  const chain = await readFile(new URL('chain.json', excerpt));
+  const [name, bytes] = note([alice], chain, 2, await commitOf(2));
+  const data = await chainWith([name, new Blob([bytes])]);
+  const { keys } = checkTrust({ keys: [alice.text] });
+  const [slow, fast] = await Promise.all([data.findSigners(keys), data.findSigners([])]);
+  data.setSigners([], fast);
+  const names = (of) => data.known.map(({ version }) => data.signersOf(version, of)?.map((key) => key.name) ?? null);
+  assert.deepEqual(names([]), [[], [], [], []]);
+  // Not known, rather than "nobody".
+  assert.deepEqual(names(keys), [null, null, null, null]);
+  data.setSigners(keys, slow);
+  assert.deepEqual(names(keys), [[], [], ['alice'], []]);
+  // Equal keys that were given later can have another quorum.
+  assert.deepEqual(names([...keys]), [null, null, null, null]);
+});
+
+test('what building a base takes is the files of its path and all states on it', async () => {
+  const data = await chainWith();
+  const files = data.known.map(({ routes }) => Number(routes[0].bytes));
+  const lengths = (await (await data.chain.link(data.versions.get(0).routes[0].files[0].digest)).inspect()).tensors;
+  const whole = lengths.reduce((sum, row) => sum + 2 * row.lanes, 0);
+  assert.equal(await data.bytesToBuild(0, 0, Infinity), files[0] + whole);
+  assert.equal(await data.bytesToBuild(2, 0, Infinity), files[0] + files[1] + files[2] + 3 * whole);
+  // More than is allowed is not counted to its end.
+  assert.equal(await data.bytesToBuild(2, 0, whole), files[0] + files[1] + files[2] + whole);
+});
+
+test('building a base ends when it is stopped', async () => {
+  const files = await excerptFiles();
+  const inner = filesStore(files);
+  const stop = new AbortController();
+  // The first link stops it: no other may be opened.
+  const links = [];
+  const data = new ChainData({
+    ...inner,
+    async open(name) {
+      if (name.startsWith('files/')) {
+        links.push(name);
+        stop.abort();
+      }
+      return inner.open(name);
+    },
+  });
+  await data.open();
+  await assert.rejects(data.buildShard(2, 0, stop.signal), { name: 'AbortError' });
+  assert.equal(links.length, 1);
+});
+
+test('the calculator states the constants that it uses, which are those of docs/scaling.md', async () => {
+  const text = await readFile(new URL('../../docs/scaling.md', import.meta.url), 'utf8');
+  const [, diff, apply] = /output of `simulate cost ([\d.]+) ([\d.]+)`/.exec(text);
+  assert.ok(assumptions().includes(`; ${diff} GB/s per core to make it and ${apply} GB/s to apply it`), assumptions());
+  assert.match(assumptions(), /a link takes 0\.41 % of a BF16 model/);
+  // No other text of the page states them.
+  const page = await readFile(new URL('../inspector/page.html', import.meta.url), 'utf8');
+  assert.doesNotMatch(page, /GB\/s/);
+});
+
+/** A row of the table of tensors, as `inspect` shows it. */
+const row = (name, dtype, lanes, coded, more = {}) =>
+  ({ name, dtype, lanes, coded, share: coded / lanes, operation: 'patch', byteLength: 4 * lanes, shape: [lanes], ...more });
+
+test('tensors of one layer and kind, but of several parts of a model, are in the layer map each', () => {
+  const names = ['encoder.layers.0.fc1', 'encoder.layers.1.fc1', 'decoder.layers.0.fc1', 'decoder.layers.1.fc1', 'head.0123456.fc1', 'norm'];
+  const { layers, kinds } = byKindAndLayer(names.map((name) => row(name, 'BF16', 10, 1)));
+  assert.deepEqual(layers, [0, 1]);
+  assert.deepEqual(kinds.map(({ name, byLayer }) => [name, [...byLayer.values()].map((one) => one.name)]), [
+    ['encoder.layers.*.fc1', names.slice(0, 2)], ['decoder.layers.*.fc1', names.slice(2, 4)],
+  ]);
+  // What all have in common is left out.
+  assert.deepEqual(byKindAndLayer([row('layers.0.a', 'BF16', 1, 1), row('layers.1.b', 'BF16', 2, 1)]).kinds.map(({ name }) => name), ['b', 'a']);
+});
+
+test('F32 beside narrow dtypes are scales, beside wide ones they are not', () => {
+  const notes = (dtype) => {
+    const tensors = [row('a', 'F32', 100, 95), row('b', dtype, 100, 95)];
+    return verdict({ snapshot: false, bytes: 100, direct: false, total: { lanes: 200, coded: 190 }, tensors }).notes.join('\n');
+  };
+  for (const dtype of ['F4', 'F6_E2M3', 'F8_E4M3', 'U8', 'I8']) assert.match(notes(dtype), /F32: .*scales of quantised weights/, dtype);
+  for (const dtype of ['F64', 'U64', 'I16', 'BF16', 'F16']) assert.match(notes(dtype), /F32: .*units in the last place/, dtype);
+  assert.match(notes('F64'), /F64: .*units in the last place/);
+});
+
+test('a snapshot that is larger than its tensors says how much', () => {
+  const note = (byteLength) =>
+    verdict({ snapshot: true, bytes: 500, tensors: [{ name: 'x', operation: 'set', byteLength, shape: [byteLength], lanes: byteLength }] }).notes[0];
+  assert.equal(note(8), '1 tensor in 500 bytes, 63 times their plain size.');
+  assert.equal(note(1000), '1 tensor in 500 bytes, 50.0 % of their plain size.');
+  assert.equal(note(0), '1 tensor in 500 bytes.');
+});
+
+test('rows are sorted by size of their shapes, unknown values last', () => {
+  const rows = [[9], [100], [2, 30], null, [100n]].map((shape, i) => ({ name: String(i), shape }));
+  const names = (down) => sortedRows(rows, { key: 'shape', down }).map(({ name }) => name).join('');
+  assert.equal(names(false), '02143');
+  assert.equal(names(true), '14203');
+});
+
+test('percentages above 100 are not "> 99.9 %"', () => {
+  assert.deepEqual([0, 0.00001, 0.5, 0.9995, 1, 62.5, null].map(percent), ['0 %', '< 0.01 %', '50.0 %', '> 99.9 %', '100 %', '6,250 %', '']);
+});
+
+test('seconds are told apart up to ten minutes', () => {
+  assert.deepEqual([99, 100, 149, 599, 600, 7200].map(seconds), ['99.0 s', '1 min 40 s', '2 min 29 s', '9 min 59 s', '10 min', '2.00 h']);
+});
+
+test('where lanes are not elements, the map of a tensor that changes everywhere is full everywhere', async () => {
+  const dtype = (bits, laneBytes = 1) => ({ name: 'X', bits, laneBytes, signMagnitude: false });
+  const cases = [
+    [dtype(4), [4, 8]], [dtype(4), [300, 500]], [dtype(4), [4, 7]], [dtype(4), [1, 64]], [dtype(4), [64, 1]],
+    [dtype(6), [4, 8]], [dtype(1), [16, 4]], [dtype(16), [5, 3]], [dtype(24), [5, 8]],
+  ];
+  for (const [own, shape] of cases) {
+    const count = (shape[0] * shape[1] * own.bits) / (8 * own.laneBytes);
+    const tensor = { name: 'w', operation: 'patch', shape, dtype: own };
+    const lanes = Uint32Array.from({ length: count }, (_, i) => i);
+    const piece = { tensor, piece: 0, firstLane: 0, lanes, values: new Uint8Array(count).fill(1), relative: true };
+    const link = { index: { tensors: [tensor] }, async *coded() { yield piece; } };
+    const { changed, grid } = await changesOf(link, 'w', null, { coded: count });
+    assert.equal(changed, count);
+    for (const bin of binsOf(grid)) assert.ok(bin.lanes > 0 && bin.changed === bin.lanes, `${own.bits} bits, ${shape}`);
+    assert.equal(binsOf(grid).reduce((sum, { lanes: some }) => sum + some, 0), count);
+  }
+});
+
+/** What the browser hands over for a dropped folder: entries, without handles. */
+function droppedFolder(entries) {
+  const root = folderEntry('folder', entries);
+  return { items: [{ kind: 'file', webkitGetAsEntry: () => root, getAsFile: () => null }] };
+}
+
+const fileEntry = (name, error) => ({ isFile: true, name, file: (resolve, reject) => (error ? reject(error) : resolve({ name })) });
+
+function folderEntry(name, entries) {
+  const createReader = () => {
+    const batches = [entries, []];
+    return { readEntries: (resolve) => resolve(batches.shift()) };
+  };
+  return { isFile: false, isDirectory: true, name, createReader };
+}
+
+test('what the browser refuses in a dropped folder is not confused with too many files', async () => {
+  const paths = (await entriesOf(droppedFolder([fileEntry('a'), folderEntry('b', [fileEntry('c')])]))).map(([path]) => path);
+  assert.deepEqual(paths, ['folder/a', 'folder/b/c']);
+  const many = Array.from({ length: 200_001 }, (_, i) => fileEntry(String(i)));
+  await assert.rejects(entriesOf(droppedFolder(many)), { message: 'more than 200000 files were dropped' });
+  const cause = new Error('NotReadable');
+  await assert.rejects(entriesOf(droppedFolder([fileEntry('a', cause)])), (error) => /Choose a folder/.test(error.message) && error.cause === cause);
+});
+
+test('of several chains in a dropped folder, the one in the fewest folders is opened', () => {
+  const named = (...paths) => chainIn(paths.map((path) => [path, null]))?.name ?? null;
+  assert.equal(named('models/the-long-name-of-my-run/chain.json', 'models/a/b/c/chain.json'), 'models/the-long-name-of-my-run');
+  assert.equal(named('models/a/b/c/chain.json', 'models/the-long-name-of-my-run/chain.json'), 'models/the-long-name-of-my-run');
+  assert.equal(named('runs/one/chain.json', 'chain.json', 'runs/two/chain.json'), 'chain');
+  assert.equal(named('runs/one/commits/0.json'), null);
+  assert.deepEqual(chainIn([['runs/one/chain.json', 1], ['runs/one/files/a.dcf', 2], ['runs/x', 3]]).files, [['chain.json', 1], ['files/a.dcf', 2]]);
 });

@@ -147,6 +147,15 @@ export function noise(path, bytes) {
   writeFileSync(path, Buffer.concat([...headerOf(header), cipher.update(Buffer.alloc(bytes))]));
 }
 
+/** Writes a safetensors file with many zeros, and with 1000 bytes of this value. @param {string} path @param {number} zeros @param {number} value */
+export function mostlyZeros(path, zeros, value) {
+  const header = {
+    big: { dtype: 'U8', shape: [zeros / 1000, 1000], data_offsets: [0, zeros] },
+    small: { dtype: 'U8', shape: [1000], data_offsets: [zeros, zeros + 1000] },
+  };
+  writeFileSync(path, Buffer.concat([...headerOf(header), Buffer.alloc(zeros), Buffer.alloc(1000, value)]));
+}
+
 /**
  * Writes two models of BF16 as safetensors files; the second differs from the first in about 1 of 100 elements, by 1.
  * @param {string} folder

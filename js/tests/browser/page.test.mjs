@@ -6,8 +6,9 @@ import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { costOf } from '../../inspector/calculator.js';
 import { seconds, size } from '../../inspector/words.js';
+import { blake3Hex } from '../../src/index.js';
 import { note, testKey } from '../signing.mjs';
-import { PAGE, asked, file, models, noise, openPage, picture, scratch, segmentsOf, serve, skip, tool } from './browser.mjs';
+import { PAGE, asked, file, models, mostlyZeros, noise, openPage, picture, scratch, segmentsOf, serve, skip, tool } from './browser.mjs';
 
 const grouped = (value) => value.toLocaleString('en');
 const linkOf = (t) => {
@@ -56,7 +57,8 @@ test('it opens on the excerpt of a chain, without asking any server', { skip }, 
   await page.locator('canvas.heat').waitFor();
   assert.match(await page.locator('#verdict').innerText(), /^Sparse: 0\.86 % of the elements change/);
   assert.match(await page.locator('.privacy').innerText(), /Nothing is uploaded/);
-  // Both charts have a column for each step, and the path contains all of them.
+  assert.equal(await page.locator('#intro').isVisible(), true);
+  // Both charts have a column for each step, and the path is all that there is.
   await page.locator('#chain-charts .column').nth(5).waitFor();
   assert.equal(await page.locator('#chain-charts .column').count(), 6);
   assert.equal(await page.locator('#plan .route.chosen').count(), 4);
@@ -279,6 +281,40 @@ test('a page that inspect --html wrote, and its address', { skip }, async (t) =>
   assert.deepEqual([...problems, ...more], []);
 });
 
+test('a page with a link inside goes back to it, without the chain that was opened meanwhile', { skip }, async (t) => {
+  const html = join(scratch(t), 'for you.html');
+  const data = `<script type="text/plain" class="data" data-name="step 1.dcf">${readFileSync(linkOf(t)).toString('base64')}</script>`;
+  writeFileSync(html, readFileSync(file('js/inspector/index.html'), 'utf8').replace(/(<!--data-->).*(<!--\/data-->)/s, `$1\n${data}\n$2`));
+  const { page, problems } = await openPage(t);
+  await page.goto(pathToFileURL(html).href);
+  await linkNamed(page, 'step 1.dcf');
+  await page.setInputFiles('#folder', file('js/inspector/excerpt'));
+  await linkNamed(page, 'version 2 to version 3');
+  assert.equal(await page.locator('#intro').isHidden(), true);
+  await page.evaluate(() => { location.hash = 'sort=name-up'; });
+  await linkNamed(page, 'step 1.dcf');
+  assert.equal(await page.locator('#chain').isHidden(), true);
+  assert.deepEqual(problems, []);
+});
+
+test('the table draws 200 rows of each link, more when the user wants them', { skip }, async (t) => {
+  const folder = scratch(t);
+  const [model] = models(folder, Object.fromEntries(Array.from({ length: 201 }, (_, i) => [`t${i}`, [64]])));
+  for (const name of ['one.dcf', 'two.dcf']) tool('snapshot', model, '-o', join(folder, name));
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  await page.setInputFiles('#files', join(folder, 'one.dcf'));
+  await linkNamed(page, 'one.dcf');
+  assert.equal(await page.locator('#rows tr').count(), 200);
+  await page.click('#more');
+  assert.equal(await page.locator('#rows tr').count(), 201);
+  await page.setInputFiles('#files', join(folder, 'two.dcf'));
+  await linkNamed(page, 'two.dcf');
+  assert.equal(await page.locator('#rows tr').count(), 200);
+  assert.deepEqual(problems, []);
+});
+
 test('the folder of a chain, and one that is damaged', { skip }, async (t) => {
   const folder = join(scratch(t), 'chain');
   cpSync(file('js/inspector/excerpt'), folder, { recursive: true });
@@ -294,6 +330,48 @@ test('the folder of a chain, and one that is damaged', { skip }, async (t) => {
   await page.setInputFiles('#folder', folder);
   await page.locator('#status.error', { hasText: 'R-DOC-03' }).waitFor();
   assert.match(await page.locator('#status').innerText(), /section 18/);
+  assert.deepEqual(problems, []);
+});
+
+test('a chain with a version that has been pruned', { skip }, async (t) => {
+  const folder = join(scratch(t), 'chain');
+  cpSync(file('js/inspector/excerpt'), folder, { recursive: true });
+  mkdirSync(join(folder, 'routes'));
+  const commit = blake3Hex(readFileSync(join(folder, 'commits', '00000000000000000001.json')));
+  const routes = { deltachain: 1, version: 1, generation: 1, commit, routes: [], metadata: {} };
+  writeFileSync(join(folder, 'routes', '00000000000000000001-0000000001.json'), JSON.stringify(routes));
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  await page.setInputFiles('#folder', folder);
+  await linkNamed(page, 'version 2 to version 3');
+  await page.locator('#chain-name', { hasText: 'chain' }).waitFor();
+  const cells = await page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => line.cells[1].textContent));
+  assert.match(cells[2], /none: this version has been pruned/);
+  // Version 3 is built from 2, and 2 from 1, to which nothing leads.
+  await page.locator('#plan .error', { hasText: 'R-CHN-08' }).waitFor();
+  assert.match(await page.locator('#base-says').innerText(), /^none yet/);
+  assert.equal(await page.locator('#status').innerText(), '');
+  assert.deepEqual(problems, []);
+});
+
+test('a large base is not built without asking, even if the link touches little of it', { skip }, async (t) => {
+  const folder = scratch(t);
+  const chain = join(folder, 'chain');
+  tool('init', chain);
+  for (const value of [1, 2]) {
+    const model = join(folder, `${value}.safetensors`);
+    mostlyZeros(model, 70_000_000, value);
+    tool('publish', chain, model);
+  }
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  await page.setInputFiles('#folder', chain);
+  await linkNamed(page, 'version 0 to version 1');
+  assert.match(await page.locator('#base-says').innerText(), /^none yet/);
+  await page.click('#build-base');
+  await page.locator('#base-says', { hasText: 'built from the chain' }).waitFor();
   assert.deepEqual(problems, []);
 });
 
@@ -320,7 +398,7 @@ test('who signed the versions of a chain, and whose signatures count', { skip },
   assert.equal(await page.locator('#signatures-summary').innerText(), 'Signatures: none');
   assert.equal(await page.locator('#versions thead th').count(), 5);
   await page.setInputFiles('#folder', folder);
-  await page.locator('#signatures-summary', { hasText: 'of 3 of 4 versions, unverified' }).waitFor();
+  await page.locator('#signatures-summary', { hasText: 'on 3 of 4 versions, unverified' }).waitFor();
   const shown = () => page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => line.cells[5].textContent));
   const claims = ({ name, id }) => `${name}+${id}`;
   assert.deepEqual(await shown(), [`unverified: ${claims(mallory)}`, `unverified: ${[alice, bob].map(claims).sort().join(', ')}`, `unverified: ${claims(alice)}`, '']);
