@@ -240,7 +240,8 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
                 .lane_bytes();
             self.least = Fault::least(self.least.take(), plan.failure.take());
             let count = plan.lanes.as_ref().map_or(plan.all, Vec::len);
-            if lanes > 0 && (lanes + count > AT_ONCE || width != own_width) {
+            // A plan may have no lanes: SPEC section 6.2.
+            if !waiting.is_empty() && (lanes + count > AT_ONCE || width != own_width) {
                 self.prove(&std::mem::take(&mut waiting))?;
                 lanes = 0;
             }

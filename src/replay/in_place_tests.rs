@@ -11,12 +11,18 @@ use crate::Profile;
 use crate::codec::lane::{Lane, LaneKind, with_lane};
 use crate::diff::{DiffOptions, diff};
 use crate::error::ErrorClass;
+use crate::format::segment::join;
+use crate::format::{
+    Coding, HEADER_BYTES, PositionCoding, Positions, Start, Table, TensorEntry, Values,
+    WrittenTensor,
+};
 use crate::limits::{Limits, address};
+use crate::link_writer::LinkWriter;
 use crate::memory::{Alone, Changes, LentState, PlacedMemory, check_sums, fill};
 use crate::replay::plan::{PiecePlan, PiecePlanner};
 use crate::replay::segments::Segments;
-use crate::sums::Sums;
-use crate::tensor::{DescribedDtype, Dtype, PIECE_BYTES};
+use crate::sums::{PieceSums, Sums};
+use crate::tensor::{DescribedDtype, Digest, Dtype, PIECE_BYTES};
 
 type Link = LinkReader<Vec<u8>>;
 
@@ -342,6 +348,97 @@ fn pieces_without_a_part_keep_their_sums() {
             Some("t".to_owned())
         )
     );
+}
+
+/// The same link with one more entry: a patch of the tensor `name`, which does not change, by a
+/// part that codes no lane.
+fn with_empty_part(file: &[u8], base: &MemoryState, name: &str) -> Link {
+    let link = open(file.to_vec());
+    let (info, data) = base.get(name).unwrap();
+    let coding = Coding {
+        lane_bytes: info.dtype().lane_bytes(),
+        positions: Positions::Sparse,
+        values: Values::Absolute,
+    };
+    let table = Table {
+        contexts: 1,
+        positions: vec![PositionCoding::Gaps(0)],
+        widths: Vec::new(),
+        thresholds: Vec::new(),
+        counts: vec![0],
+    };
+    let table = table.to_bytes();
+    let mut streams = vec![(table.len(), table)];
+    streams.resize(coding.stream_names().count(), (0, Vec::new()));
+    let mut writer = LinkWriter::new();
+    writer.push(coding, &join(&streams)).unwrap();
+    let mut rest = &file[address(HEADER_BYTES + link.header().index_stored).unwrap()..];
+    for segment in &link.index().segments {
+        let (bytes, others) = rest.split_at(address(segment.stored_length).unwrap());
+        writer.push(segment.coding, bytes).unwrap();
+        rest = others;
+    }
+
+    let (mut index, mut sums) = (link.index().clone(), link.sums().unwrap().unwrap());
+    for entry in &mut index.tensors {
+        if let TensorEntry::Write(written) = entry {
+            let segments = written.pieces.iter_mut().flatten();
+            segments.for_each(|segment| *segment += 1);
+        }
+    }
+    let number = index.tensors.partition_point(|entry| entry.name() < name);
+    let written = WrittenTensor {
+        info: info.clone(),
+        start: Start::Base,
+        pieces: vec![Some(0)],
+        digests: vec![Digest::of_tensor(data)],
+    };
+    let unchanged = PieceSums {
+        piece: Sums::of_bytes(0, data),
+        coded: Sums::ZERO,
+    };
+    let entry = TensorEntry::Write(Box::new(written));
+    index.tensors.insert(number, entry);
+    sums.entries.insert(number, vec![unchanged]);
+    let mut file = Vec::new();
+    let header = link.header();
+    writer
+        .finish(header.base, header.target, index, Some(&sums), &mut file)
+        .unwrap();
+    open(file)
+}
+
+#[test]
+fn a_part_without_lanes_is_proven_beside_lanes_of_another_width() {
+    // Two groups are planned at a time, so plans of two dtypes come together.
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(2);
+    let threads = threads.build().unwrap();
+    for empty in WIDTHS {
+        for dtype in WIDTHS {
+            let states: Vec<_> = (0..3)
+                .map(|step| {
+                    let mut state = changed(dtype, 400, lane, 50, step);
+                    let length = 4 * empty.lane_bytes();
+                    state.insert("e", empty, &[4], vec![7; length]).unwrap();
+                    state
+                })
+                .collect();
+            let links: Vec<Link> = states
+                .windows(2)
+                .map(|pair| {
+                    let file = file(&pair[0], &pair[1], Profile::Local, true);
+                    with_empty_part(&file, &pair[0], "e")
+                })
+                .collect();
+            for count in 1..3 {
+                let replay = replay(&states[0], &links[..count]);
+                let (state, lanes) = threads.install(|| taken(&replay, &states[0])).unwrap();
+                assert_eq!(state, states[count], "{empty} {dtype} {count}");
+                assert_eq!(lanes, 8);
+                replay.prove(&states[0], &()).unwrap();
+            }
+        }
+    }
 }
 
 #[test]
