@@ -439,9 +439,11 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                         make: &mut make,
                     };
                     self.out.put(made, stretch)?;
-                    self.progress.advance(range.end - range.start)?;
                 }
                 _ => make_in(buffer, &range, &mut make)?,
+            }
+            if lineage.target.is_some() {
+                self.progress.advance(range.end - range.start)?;
             }
         }
         let mut failure = self.judge(piece.item, steps)?;

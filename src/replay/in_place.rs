@@ -136,6 +136,11 @@ impl<S: Source> Replay<'_, S> {
             .map(|info| find_patchable(memory.places().tensors(), info));
         let tensors: Vec<Option<usize>> = tensors.collect();
         let groups = planner.course.grouped(planner.items())?;
+        for lineage in &course.lineages {
+            if lineage.places.is_empty() {
+                progress.advance(lineage.info.bytes())?;
+            }
+        }
         let segments = &Segments::of(&self.links, &groups);
         let plan = |groups: &[Group]| {
             let planned: Vec<Result<_>> = groups

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 use super::device_tests::Device;
-use super::tests::{Random, found, states};
+use super::tests::{Random, Reported, found, states};
 use super::*;
 use crate::Profile;
 use crate::codec::lane::{Lane, LaneKind, with_lane};
@@ -439,6 +439,22 @@ fn a_part_without_lanes_is_proven_beside_lanes_of_another_width() {
             }
         }
     }
+}
+
+#[test]
+fn progress_in_place_covers_tensors_that_no_link_writes() {
+    let mut base = tensor(Dtype::BF16, 400, lane);
+    base.insert("u", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
+    let mut target = changed(Dtype::BF16, 400, lane, 50, 3);
+    target.insert("u", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
+    let links = [link(&base, &target, Profile::Local)];
+    let replay = replay(&base, &links);
+    let reported = Reported::default();
+    let mut changes = Changes::new(u64::MAX);
+    replay
+        .in_place(&mut Own::of(&base).lend(), &mut changes, &Alone, &reported)
+        .unwrap();
+    assert_eq!(reported.bytes(), replay.work());
 }
 
 #[test]

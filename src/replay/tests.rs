@@ -2,6 +2,7 @@
 //! digest compared.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 
@@ -284,6 +285,61 @@ fn at_once(
         built.as_ref().map_err(found).err()
     );
     built.map(|_| target)
+}
+
+/// Counts the bytes that are reported.
+#[derive(Default)]
+pub(super) struct Reported(AtomicU64);
+
+impl Reported {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Progress for Reported {
+    fn advance(&self, bytes: u64) -> Result<()> {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn progress_reaches_all_of_the_work() {
+    let mut base = MemoryState::new();
+    base.insert("changed", Dtype::U8, &[3], vec![1, 2, 3])
+        .unwrap();
+    base.insert("kept", Dtype::U8, &[2], vec![4, 5]).unwrap();
+    let mut target = base.clone();
+    target
+        .insert("changed", Dtype::U8, &[3], vec![1, 2, 9])
+        .unwrap();
+    target.insert("new", Dtype::U8, &[1], vec![6]).unwrap();
+    // Several stretches, and no link has a part of them.
+    target
+        .insert("zeros", Dtype::U8, &[300_000], vec![0; 300_000])
+        .unwrap();
+    for base in [&base, &MemoryState::new()] {
+        let file = link(base, &target, &mut Random::new(1));
+        let link = LinkReader::open(file, &Limits::default()).unwrap();
+        let mut replay = Replay::new(StateTable::of(base, &()).unwrap());
+        replay.push(&link).unwrap();
+        let mut out = MemoryState::zeros(&replay.tensors()).unwrap();
+        let reported = |work: &mut dyn FnMut(&Reported)| {
+            let reported = Reported::default();
+            work(&reported);
+            assert_eq!(reported.bytes(), replay.work());
+        };
+        reported(&mut |reported| drop(replay.run(base, &out.writer(), reported).unwrap()));
+        assert_eq!(out, target);
+        reported(&mut |reported| drop(replay.patches(base, base, u64::MAX, reported).unwrap()));
+        reported(&mut |reported| replay.prove(base, reported).unwrap());
+        reported(&mut |reported| {
+            replay
+                .pieces(base, &mut |_, _, _| Ok(()), reported)
+                .unwrap();
+        });
+    }
 }
 
 proptest! {
