@@ -309,8 +309,8 @@ const PIECES: usize = 64;
 /// are made by all processes that hold it.
 ///
 /// # Errors
-/// R-SUM-04 with the first tensor that differs; those of the memory, of other processes, and of
-/// `progress`.
+/// R-SUM-04 with the first tensor that differs; USAGE if the memory has no part of a tensor; the
+/// errors of the memory, of other processes, and of `progress`.
 pub fn check_sums<M: PlacedMemory + ?Sized>(
     memory: &mut M,
     sums: &[(usize, &[Sums])],
@@ -365,6 +365,9 @@ fn compare_pieces<M: PlacedMemory + ?Sized>(
         let info = memory.places().tensors().get(tensor);
         if info.map(TensorInfo::pieces) != Some(sums.len() as u64) {
             return Err(other_sums(memory, tensor));
+        }
+        if !sums.is_empty() {
+            memory.places().check_parts(tensor)?;
         }
         let first_part = |piece| PartPiece {
             tensor,

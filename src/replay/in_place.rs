@@ -271,6 +271,7 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
                 .copied()
                 .flatten()
                 .ok_or_else(missing)?;
+            self.memory.places().check_parts(tensor)?;
             self.share((info.dtype(), tensor), plan, &mut shares, &mut spans);
         }
         let Some(width) = shares.first().map(|share| share.dtype.lane_bytes()) else {

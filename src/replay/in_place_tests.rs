@@ -18,7 +18,7 @@ use crate::format::{
 };
 use crate::limits::{Limits, address};
 use crate::link_writer::LinkWriter;
-use crate::memory::{Alone, Changes, LentState, PlacedMemory, check_sums, fill};
+use crate::memory::{Alone, Changes, LentState, PlacedMemory, Places, check_sums, fill};
 use crate::replay::plan::{PiecePlan, PiecePlanner};
 use crate::replay::segments::Segments;
 use crate::sums::{PieceSums, Sums};
@@ -455,6 +455,28 @@ fn progress_in_place_covers_tensors_that_no_link_writes() {
         .in_place(&mut Own::of(&base).lend(), &mut changes, &Alone, &reported)
         .unwrap();
     assert_eq!(reported.bytes(), replay.work());
+}
+
+#[test]
+fn memory_without_the_tensor_is_refused() {
+    let (base, target) = (
+        tensor(Dtype::BF16, 400, lane),
+        changed(Dtype::BF16, 400, lane, 50, 3),
+    );
+    let links = [link(&base, &target, Profile::Local)];
+    let replay = replay(&base, &links);
+    let place = (ErrorClass::Usage, Some("t"));
+    let mut other = LentState::<&mut [u8]>::new([]).unwrap();
+    let error = prove(&replay, &mut other, u64::MAX).unwrap_err();
+    assert_eq!((error.class(), error.tensor()), place);
+    // It knows the tensor, but has no part of it, and no other process has one.
+    let places = Places::new(base.tensors().to_vec(), &[]).unwrap();
+    let mut nowhere = Device::new(places, Vec::new());
+    let error = prove(&replay, &mut nowhere, u64::MAX).unwrap_err();
+    assert_eq!((error.class(), error.tensor()), place);
+    let sums = replay.sums().unwrap().tensors[0].as_deref().unwrap();
+    let error = check_sums(&mut nowhere, &[(0, sums)], &Alone, &()).unwrap_err();
+    assert_eq!((error.class(), error.tensor()), place);
 }
 
 #[test]
