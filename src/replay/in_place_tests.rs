@@ -480,6 +480,31 @@ fn memory_without_the_tensor_is_refused() {
 }
 
 #[test]
+fn sums_and_layouts_come_before_links() {
+    let (base, target) = (
+        tensor(Dtype::BF16, 400, lane),
+        changed(Dtype::BF16, 400, lane, 50, 3),
+    );
+    let links = [
+        link(&base, &target, Profile::Local),
+        link(&target, &base, Profile::Local),
+    ];
+    let (table, sums) = StateSums::hashed(&base, &()).unwrap();
+    let pushed = || {
+        let mut replay = Replay::new(table.clone());
+        replay.push(&links[0]).unwrap();
+        replay
+    };
+    for mut replay in [pushed().with_sums(sums), pushed().with_layout(None)] {
+        let class = |done: Result<()>| done.unwrap_err().class();
+        assert!(replay.layout().is_none());
+        assert_eq!(class(replay.prove(&base, &())), ErrorClass::Usage);
+        assert_eq!(class(taken(&replay, &base).map(drop)), ErrorClass::Usage);
+        assert_eq!(class(replay.push(&links[1])), ErrorClass::Usage);
+    }
+}
+
+#[test]
 fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
     // The smaller a lane, the more likely it changes.
     let lanes = |by: u64| {

@@ -82,6 +82,8 @@ pub struct Replay<'a, S> {
     /// Which tensors are taken; all if `None`.
     is_taken: Option<&'a (dyn Fn(&str) -> bool + Sync)>,
     open_bytes: usize,
+    /// True if a layout or sums came after the first link.
+    is_late: bool,
 }
 
 /// The layout that the links lead to so far; `None` for that of nothing.
@@ -110,6 +112,7 @@ impl<'a, S: Source> Replay<'a, S> {
             sums,
             is_taken,
             open_bytes: OPEN_BYTES,
+            is_late: false,
         }
     }
 
@@ -128,21 +131,27 @@ impl<'a, S: Source> Replay<'a, S> {
     }
 
     /// Also follows the [`layout`](Self::layout), for a tool that writes files (SPEC section 12).
-    /// `base` is the base's; `None` if the base is nothing. To be called before the first link is
-    /// pushed.
+    /// `base` is the layout of the base; `None` if the base is nothing. Call this before the first
+    /// [`push`](Self::push): later, the layouts of links are missing, and every further call that
+    /// can fail returns USAGE.
     #[must_use]
     pub fn with_layout(self, base: Option<Layout>) -> Self {
+        let is_late = self.is_late || !self.links.is_empty();
         Self {
             layout: Some(Followed(base)),
+            is_late,
             ..self
         }
     }
 
     /// Also follows the [`sums`](Self::sums), to take links [in place](Self::in_place). `sums` are
-    /// the base's, all that are known. To be called before the first link is pushed.
+    /// the base's, all that are known. Call this before the first [`push`](Self::push): later, the
+    /// sums of links are missing, and every further call that can fail returns USAGE.
     #[must_use]
     pub fn with_sums(self, sums: StateSums) -> Self {
+        let is_late = self.is_late || !self.links.is_empty();
         Self {
+            is_late,
             sums: Some(FollowedSums {
                 base: sums.clone(),
                 links: Vec::new(),
@@ -158,9 +167,11 @@ impl<'a, S: Source> Replay<'a, S> {
     ///
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; R-LAY-01 [with a layout](Self::with_layout);
-    /// USAGE if the base's table has not as many digests as tensors; IO. The error says which link
-    /// it is about. Nothing has changed then.
+    /// USAGE if the base's table has not as many digests as tensors, or if a
+    /// [layout](Self::with_layout) or [sums](Self::with_sums) came after a link; IO. The error says
+    /// which link it is about. Nothing has changed then.
     pub fn push(&mut self, link: &'a LinkReader<S>) -> Result<()> {
+        self.check_late()?;
         let number = self.links.len();
         let follow = |table: &StateTable, origins: &[Origin]| {
             let layout = self.layout.as_ref().map(|Followed(base)| {
@@ -344,8 +355,19 @@ impl<'a, S: Source> Replay<'a, S> {
         self.pass(held, &Nowhere, progress)
     }
 
+    /// Refuses a replay whose layout or sums came after a link, so that they are of another state.
+    fn check_late(&self) -> Result<()> {
+        if self.is_late {
+            return Err(Error::usage(
+                "the layout and the sums of the base must be given before the first link is pushed",
+            ));
+        }
+        Ok(())
+    }
+
     /// Builds all that is taken; if that fails, finds out which link has the fault.
     fn pass<O: Output>(&self, held: &dyn State, out: &O, progress: &dyn Progress) -> Result<()> {
+        self.check_late()?;
         let course = &self.course();
         let wanted = &self
             .links

@@ -276,6 +276,7 @@ fn united(mut steps: Vec<CodedLanes>) -> (Option<Vec<u32>>, Vec<CodedLanes>) {
 impl<S: Source> Replay<'_, S> {
     /// The sums, if they are followed.
     pub(super) fn followed_sums(&self) -> Result<&FollowedSums> {
+        self.check_late()?;
         self.sums
             .as_ref()
             .ok_or_else(|| Error::usage("the sums of the base are needed to take links in place"))
