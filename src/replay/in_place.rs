@@ -187,18 +187,30 @@ impl<S: Source> Replay<'_, S> {
 }
 
 impl<S: Source> PiecePlanner<'_, S> {
-    /// The rules of step 3, for the sums that are found of the old and the new values of the lanes
-    /// that a link codes.
+    /// Compares sums with those that a link promises: step 3 of SPEC section 24.6. The sums are
+    /// those of the old and of the new values of the lanes that the link codes in a piece.
     fn compare(
         &self,
         place: EntryPlace,
         piece: u64,
         promised: &PromisedSums,
-        &[before, after]: &[Sums; 2],
+        &[old, new]: &[Sums; 2],
     ) -> Result<Option<Fault>> {
-        let coded = self.ensure(after == promised.coded, &rules::SUM_03, place, piece)?;
-        let reached = promised.before.minus(before).plus(after);
-        Ok(coded.or(self.ensure(reached == promised.piece, &rules::SUM_04, place, piece)?))
+        let (rule, message) = if new != promised.coded {
+            (
+                &rules::SUM_03,
+                "the new values of the coded lanes have other sums than the link promises",
+            )
+        } else if promised.before.minus(old).plus(new) != promised.piece {
+            (
+                &rules::SUM_04,
+                "the piece comes to other sums than the link promises: the memory does not hold \
+                 the base, or the link is wrong",
+            )
+        } else {
+            return Ok(None);
+        };
+        self.sum_fault(rule, message, place, piece).map(Some)
     }
 }
 

@@ -541,10 +541,7 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
             "{refused}"
         );
         let tensor = [Some("t"), None, Some("u"), Some("u")][number];
-        assert_eq!(
-            (refused.link(), refused.tensor()),
-            (if number == 0 { None } else { Some(0) }, tensor)
-        );
+        assert_eq!((refused.link(), refused.tensor()), (Some(0), tensor));
         let mut memory = base.clone();
         let mut set = replay.patches(base, base, u64::MAX, &()).unwrap();
         set.stage(&mut memory).unwrap().write().unwrap();

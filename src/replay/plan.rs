@@ -11,7 +11,7 @@ use crate::replay::course::{Course, Fault, Group, Item};
 use crate::replay::lineage::EntryPlace;
 use crate::replay::segments::Segments;
 use crate::replay::{FollowedSums, Replay};
-use crate::rules::{self, Rule, ensure};
+use crate::rules::{self, Rule};
 use crate::source::Source;
 use crate::sums::{PieceSums, Sums};
 
@@ -126,8 +126,8 @@ impl<S: Source> PiecePlanner<'_, S> {
     /// The errors of step 8 of SPEC section 10 without 8.5, of some segment, not always the first;
     /// UNSUPPORTED, without a rule, if lanes are not enough to say how the links change a piece.
     pub(super) fn plan(&self, group: &Group, segments: &Segments<'_, S>) -> Result<Vec<PiecePlan>> {
-        let mut coded: Vec<Option<Vec<CodedLanes>>> =
-            group.items.iter().map(|_| Some(Vec::new())).collect();
+        let mut coded: Vec<Result<Vec<CodedLanes>>> =
+            group.items.iter().map(|_| Ok(Vec::new())).collect();
         for &number in &group.segments {
             let segment = segments.open(number)?;
             for (&(lineage, piece), coded) in group.items.iter().zip(&mut coded) {
@@ -138,11 +138,13 @@ impl<S: Source> PiecePlanner<'_, S> {
                 if self.course.segment_of(places[place], piece)? != Some(number) {
                     continue;
                 }
-                // With several, positions depend on the base.
-                if segment.table().contexts > 1 {
-                    *coded = None;
+                // With several contexts, positions depend on the base (SPEC section 7.1). The first
+                // such link is named.
+                if segment.table().contexts > 1 && coded.is_ok() {
+                    let name = self.course.lineage(lineage).info.name();
+                    *coded = Err(refused(NOT_LOCAL, number.0).of_tensor(name));
                 }
-                if let Some(coded) = coded {
+                if let Ok(coded) = coded {
                     let part = self.course.links[number.0].part(number.1, places[place].1, piece);
                     coded.push(segment.coded(part)?);
                 }
@@ -154,26 +156,24 @@ impl<S: Source> PiecePlanner<'_, S> {
             .items
             .iter()
             .zip(coded)
-            .map(|(&item, coded)| self.planned(item, coded));
+            .map(|(&item, coded)| self.planned(item, coded?));
         planned.collect()
     }
 
     /// The plan of a piece from what each link that has a part of it codes.
-    fn planned(&self, item: Item, coded: Option<Vec<CodedLanes>>) -> Result<PiecePlan> {
+    fn planned(&self, item: Item, coded: Vec<CodedLanes>) -> Result<PiecePlan> {
         let (number, piece) = item;
         let lineage = self.course.lineage(number);
-        let (Some(tensor), Some(base), Some(coded)) =
-            (lineage.start, self.sums_before(number, piece)?, coded)
-        else {
-            return Err(
-                Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(lineage.info.name())
-            );
-        };
+        // `why_not` has refused links without these.
+        let unknown =
+            || Error::usage("the sums of the piece are not known").of_tensor(lineage.info.name());
+        let tensor = lineage.start.ok_or_else(unknown)?;
+        let mut before = self.sums_before(number, piece)?.ok_or_else(unknown)?;
         let (lanes, values) = united(coded);
         let mut values = values.into_iter();
-        let (mut steps, mut failure, mut before) = (Vec::new(), None, base);
+        let mut steps = Vec::new();
+        let mut failure = None;
         for &place in self.course.places(lineage) {
-            let unknown = || Error::usage("the sums of the piece are not known");
             let sums = self.sums_of(place, piece)?.ok_or_else(unknown)?;
             if let Some(segment) = self.course.segment_of(place, piece)? {
                 // In the order of the links.
@@ -194,8 +194,12 @@ impl<S: Source> PiecePlanner<'_, S> {
                     sums,
                 });
             } else {
-                let differs = self.ensure(before == sums.piece, &rules::SUM_04, place, piece)?;
-                failure = Fault::least(failure, differs);
+                if before != sums.piece {
+                    let message =
+                        "the link promises other sums for a piece that it does not change";
+                    let fault = self.sum_fault(&rules::SUM_04, message, place, piece)?;
+                    failure = Fault::least(failure, Some(fault));
+                }
             }
             before = sums.piece;
         }
@@ -212,34 +216,22 @@ impl<S: Source> PiecePlanner<'_, S> {
         })
     }
 
-    /// A rule of step 3, for an entry of a link and a piece.
-    pub(super) fn ensure(
+    /// A broken rule of step 3 of SPEC section 24.6, for an entry of a link and a piece.
+    pub(super) fn sum_fault(
         &self,
-        holds: bool,
         rule: &'static Rule,
+        message: &str,
         place: EntryPlace,
         piece: u64,
-    ) -> Result<Option<Fault>> {
-        let checked = ensure(holds, rule, || {
-            if rule.id == rules::SUM_03.id {
-                "the new values of the coded lanes have other sums than the link promises".into()
-            } else {
-                "the piece comes to other sums than the link promises: the memory does not hold the base, or the link \
-                 is wrong"
-                    .into()
-            }
-        });
-        let Err(error) = checked else { return Ok(None) };
+    ) -> Result<Fault> {
+        let error = Error::broken(rule, message);
         let (link, entry) = place;
         let name = self.course.written(place)?.info.name();
         let error = match self.course.segment_of(place, piece)? {
             Some((_, segment)) => error.in_segment(segment),
             None => error.in_section("index"),
         };
-        Ok(Some(Fault::new(
-            (link, 9, entry, piece),
-            error.of_tensor(name),
-        )))
+        Ok(Fault::new((link, 9, entry, piece), error.of_tensor(name)))
     }
 }
 
@@ -284,9 +276,6 @@ impl<S: Source> Replay<'_, S> {
 
     /// Why lanes are not enough, as far as indexes and sums tell.
     pub(super) fn why_not(&self, planner: &PiecePlanner<'_, S>) -> Result<Option<Error>> {
-        let refused = |message: &str, link: usize| {
-            Error::refused(ErrorClass::Unsupported, message).of_link(link)
-        };
         for (number, link) in self.links.iter().enumerate() {
             for entry in link
                 .index()
@@ -340,6 +329,11 @@ impl<S: Source> Replay<'_, S> {
         }
         Ok(())
     }
+}
+
+/// UNSUPPORTED, without a rule: step 2 of SPEC section 24.6.
+fn refused(message: &str, link: usize) -> Error {
+    Error::refused(ErrorClass::Unsupported, message).of_link(link)
 }
 
 /// Why a link is refused.
