@@ -135,7 +135,7 @@ fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
             planner
                 .plan(group, &segments)?
                 .into_iter()
-                .map(|plan| (plan.item.1, plan)),
+                .map(|plan| (plan.item.piece, plan)),
         );
     }
     Ok(plans)
@@ -787,7 +787,7 @@ fn lanes_of_every_kind_are_brought_through() {
 fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryState> {
     let mut state = base.clone();
     for (piece, plan) in plans(replay)? {
-        let info = &base.tensors()[plan.tensor];
+        let info = &base.tensors()[plan.base_tensor];
         let width = info.dtype().lane_bytes();
         let piece = info.piece(piece);
         assert_eq!(plan.first_lane * width as u64, piece.start);
@@ -798,15 +798,15 @@ fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryStat
         assert!(lanes.is_sorted_by(|left, right| left < right));
         let mut coded: Vec<u32> = Vec::new();
         for step in &plan.steps {
-            let numbers: Vec<u32> = match &step.places {
-                Some(places) => places.iter().map(|&place| lanes[place as usize]).collect(),
+            let numbers: Vec<u32> = match &step.indices {
+                Some(indices) => indices.iter().map(|&index| lanes[index as usize]).collect(),
                 None => lanes.clone(),
             };
             coded.extend(&numbers);
             let mut new = Vec::new();
             for (&number, value) in numbers.iter().zip(step.values.chunks_exact(width)) {
                 let at = (address(plan.first_lane).unwrap() + number as usize) * width;
-                let lane = &mut state.room(plan.tensor)[at..at + width];
+                let lane = &mut state.room(plan.base_tensor)[at..at + width];
                 if step.is_relative {
                     with_lane!(width, L => {
                         let (old, value) = (L::load(L::chunks(lane)[0]), L::load(L::chunks(value)[0]));
