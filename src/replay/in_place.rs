@@ -555,7 +555,6 @@ impl WriteBatch {
                 self.new.append(&mut changed);
                 *count = numbers.len();
                 *places = Some(numbers);
-                spans.retain(|span| span.count > 0);
                 self.append(tensor, spans);
                 return;
             }
@@ -565,7 +564,9 @@ impl WriteBatch {
         self.append(tensor, spans);
     }
 
+    /// Adds spans, without those that have no lanes.
     fn append(&mut self, tensor: usize, mut spans: Vec<Span>) {
+        spans.retain(|span| span.count > 0);
         self.spans.append(&mut spans);
         self.tensors.resize(self.spans.len(), tensor);
     }

@@ -379,7 +379,7 @@ fn with_empty_part(file: &[u8], base: &MemoryState, name: &str) -> Link {
         rest = others;
     }
 
-    let (mut index, mut sums) = (link.index().clone(), link.sums().unwrap().unwrap());
+    let (mut index, mut sums) = (link.index().clone(), link.sums().unwrap().unwrap_or_default());
     for entry in &mut index.tensors {
         if let TensorEntry::Write(written) = entry {
             let segments = written.pieces.iter_mut().flatten();
@@ -439,6 +439,16 @@ fn a_part_without_lanes_is_proven_beside_lanes_of_another_width() {
             }
         }
     }
+}
+
+#[test]
+fn a_part_without_lanes_stages_nothing() {
+    let base = tensor(Dtype::BF16, 400, lane);
+    let file = file(&base, &base, Profile::Local, true);
+    let links = [with_empty_part(&file, &base, "t")];
+    let replay = replay(&base, &links);
+    let changes = prove(&replay, &mut Device::of(&base), u64::MAX).unwrap();
+    assert_eq!((changes.mark().staged, changes.lanes()), (0, 0));
 }
 
 #[test]
