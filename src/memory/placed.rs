@@ -319,8 +319,10 @@ pub fn check_sums<M: PlacedMemory + ?Sized>(
 ) -> Result<()> {
     let mut covers = Covers::default();
     let done = compare_pieces(memory, sums, &mut covers, progress);
+    // All processes make this call, also one that has failed: the others wait for it.
     let added = peers.add(&mut covers.found, done.as_ref().err());
-    done.and(added)?;
+    done?;
+    added?;
     match covers.first_wrong() {
         Some(tensor) => Err(other_sums(memory, tensor)),
         None => Ok(()),

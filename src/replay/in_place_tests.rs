@@ -1,10 +1,10 @@
-//! Links taken in place: against links applied one by one, in memory that is wrong, that others
-//! write to, or that fails.
+//! Tests of links in place: against links applied one by one, and in memory that is wrong, that
+//! another process writes to, or that fails.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-use super::device_tests::Device;
+use super::fake_device::Device;
 use super::tests::{Random, Reported, found, states};
 use super::*;
 use crate::Profile;
@@ -46,7 +46,7 @@ fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Link {
     open(file(base, target, profile, true))
 }
 
-/// From a base, whose sums are known, over links.
+/// Creates a replay of links from a base whose sums are known.
 fn replay<'a>(base: &MemoryState, links: &'a [Link]) -> Replay<'a, Vec<u8>> {
     let (table, sums) = StateSums::hashed(base, &()).unwrap();
     let mut replay = Replay::new(table).with_sums(sums);
@@ -54,7 +54,7 @@ fn replay<'a>(base: &MemoryState, links: &'a [Link]) -> Replay<'a, Vec<u8>> {
     replay
 }
 
-/// Buffers of somebody else, with the tensors of a state.
+/// Buffers of a caller, with the tensors of a state.
 struct Own(Vec<(TensorInfo, Vec<u8>)>);
 
 impl Own {
@@ -76,7 +76,7 @@ impl Own {
         .unwrap()
     }
 
-    /// What it holds, as these tensors.
+    /// The state that the buffers hold, with the names and shapes of `tensors`.
     fn state(&self, tensors: &[TensorInfo]) -> MemoryState {
         let mut state = MemoryState::new();
         for (info, (_, data)) in tensors.iter().zip(&self.0) {
@@ -88,7 +88,7 @@ impl Own {
     }
 }
 
-/// Takes links in place, and does not write yet.
+/// Proves links in place, without writing.
 fn prove<M: PlacedMemory>(
     replay: &Replay<'_, Vec<u8>>,
     memory: &mut M,
@@ -99,9 +99,9 @@ fn prove<M: PlacedMemory>(
     Ok(changes)
 }
 
-/// What memory that holds a state holds then, and how many lanes were written. Nothing is written
-/// where it fails.
-fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemoryState, u64)> {
+/// Applies links in a copy of `state`; returns the result and the number of lanes written. Checks
+/// that nothing is written if this fails.
+fn apply_in_place(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemoryState, u64)> {
     let mut own = Own::of(state);
     let mut changes = Changes::new(u64::MAX);
     let proven = replay.in_place(&mut own.lend(), &mut changes, &Alone, &());
@@ -118,7 +118,7 @@ fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemorySta
     Ok((own.state(&replay.tensors()), lanes))
 }
 
-/// The plans of all pieces, or why there are none.
+/// Plans all pieces, unless the links are refused.
 fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
     let planner = PiecePlanner {
         course: &replay.course(),
@@ -141,7 +141,7 @@ fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
     Ok(plans)
 }
 
-/// One tensor; its lanes are what `lane` says of their numbers.
+/// A state with one tensor; `lane` gives each lane for its number.
 fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
     let width = dtype.lane_bytes();
     let data: Vec<u8> = (0..lanes)
@@ -153,7 +153,7 @@ fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
     state
 }
 
-/// As another, but some lanes are other ones.
+/// Same as [`tensor`], with some lanes changed.
 fn changed(
     dtype: Dtype,
     lanes: u64,
@@ -199,7 +199,7 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
             for bit in 0..bits {
                 // The second of the coded lanes.
                 let memory = flipped(&base, 51 * bits + bit);
-                let error = taken(&replay, &memory).unwrap_err();
+                let error = apply_in_place(&replay, &memory).unwrap_err();
                 let place = (
                     Some(0),
                     Some(expected),
@@ -209,7 +209,8 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
                 assert_eq!(found(&error), place, "{dtype} {bit}");
                 assert_eq!(error.class(), ErrorClass::StateMismatch);
 
-                let (memory, lanes) = taken(&replay, &flipped(&base, 52 * bits + bit)).unwrap();
+                let (memory, lanes) =
+                    apply_in_place(&replay, &flipped(&base, 52 * bits + bit)).unwrap();
                 assert_eq!((&memory, lanes), (&flipped(&target, 52 * bits + bit), 8));
                 let error = replay.sums().unwrap().check(&memory, &()).unwrap_err();
                 assert_eq!(
@@ -224,7 +225,7 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
                     (Some("R-SUM-04"), Some("t"))
                 );
                 check_sums(&mut Own::of(&target).lend(), &[(0, sums)], &Alone, &()).unwrap();
-                // Of fewer pieces than the tensor has.
+                // The sums are of fewer pieces than the tensor has.
                 let error =
                     check_sums(&mut Own::of(&target).lend(), &[(0, &[])], &Alone, &()).unwrap_err();
                 assert_eq!(error.rule(), Some("R-SUM-04"));
@@ -246,10 +247,10 @@ fn errors_of_two_links_that_cancel_are_noticed() {
             link(&target, &base, Profile::Local),
         ];
         let replay = replay(&base, &links);
-        assert_eq!(taken(&replay, &base).unwrap().0, base);
+        assert_eq!(apply_in_place(&replay, &base).unwrap().0, base);
         // There and back: the lane is what it was, and it was wrong.
         let memory = flipped(&base, 51 * 8 * dtype.lane_bytes());
-        let error = taken(&replay, &memory).unwrap_err();
+        let error = apply_in_place(&replay, &memory).unwrap_err();
         assert_eq!((error.rule(), error.link()), (Some("R-SUM-03"), Some(0)));
     }
 }
@@ -265,11 +266,11 @@ fn with_wrong_sum(mut file: Vec<u8>, before_end: usize) -> Vec<u8> {
     file
 }
 
-/// What is done to the file of the link with this number.
+/// A change of the file of the link with this number.
 type Edit<'a> = (usize, &'a dyn Fn(Vec<u8>) -> Vec<u8>);
 
 #[test]
-fn the_first_fault_is_told_whatever_the_order_of_work() {
+fn the_first_fault_is_reported_whatever_the_order_of_work() {
     let states: Vec<_> = (0..4)
         .map(|step| changed(Dtype::BF16, 400, lane, 7, step))
         .collect();
@@ -284,7 +285,7 @@ fn the_first_fault_is_told_whatever_the_order_of_work() {
         }
         let links: Vec<Link> = files.into_iter().map(open).collect();
         let replay = replay(&states[0], &links);
-        let error = taken(&replay, &states[0]).unwrap_err();
+        let error = apply_in_place(&replay, &states[0]).unwrap_err();
         (error.link().unwrap(), error.rule().unwrap())
     };
     let coded = |file| with_wrong_sum(file, 8);
@@ -332,13 +333,13 @@ fn pieces_without_a_part_keep_their_sums() {
         places,
         [(0, 0, 1), (1, PIECE_BYTES, 0), (2, 2 * PIECE_BYTES, 2)]
     );
-    assert!(taken(&good, &states[0]).unwrap() == (states[2].clone(), 2));
-    // Of a base with another piece between.
+    assert!(apply_in_place(&good, &states[0]).unwrap() == (states[2].clone(), 2));
+    // The base has other sums for the piece between.
     let mut wrong = good.sums.as_ref().unwrap().base.clone();
     wrong.tensors[0].as_mut().unwrap()[1] = Sums::ZERO;
     let mut replay = Replay::new(StateTable::of(&states[0], &()).unwrap()).with_sums(wrong);
     links.iter().for_each(|link| replay.push(link).unwrap());
-    let error = taken(&replay, &states[0]).unwrap_err();
+    let error = apply_in_place(&replay, &states[0]).unwrap_err();
     assert_eq!(
         found(&error),
         (
@@ -379,7 +380,10 @@ fn with_empty_part(file: &[u8], base: &MemoryState, name: &str) -> Link {
         rest = others;
     }
 
-    let (mut index, mut sums) = (link.index().clone(), link.sums().unwrap().unwrap_or_default());
+    let (mut index, mut sums) = (
+        link.index().clone(),
+        link.sums().unwrap().unwrap_or_default(),
+    );
     for entry in &mut index.tensors {
         if let TensorEntry::Write(written) = entry {
             let segments = written.pieces.iter_mut().flatten();
@@ -432,7 +436,9 @@ fn a_part_without_lanes_is_proven_beside_lanes_of_another_width() {
                 .collect();
             for count in 1..3 {
                 let replay = replay(&states[0], &links[..count]);
-                let (state, lanes) = threads.install(|| taken(&replay, &states[0])).unwrap();
+                let (state, lanes) = threads
+                    .install(|| apply_in_place(&replay, &states[0]))
+                    .unwrap();
                 assert_eq!(state, states[count], "{empty} {dtype} {count}");
                 assert_eq!(lanes, 8);
                 replay.prove(&states[0], &()).unwrap();
@@ -509,13 +515,16 @@ fn sums_and_layouts_come_before_links() {
         let class = |done: Result<()>| done.unwrap_err().class();
         assert!(replay.layout().is_none());
         assert_eq!(class(replay.prove(&base, &())), ErrorClass::Usage);
-        assert_eq!(class(taken(&replay, &base).map(drop)), ErrorClass::Usage);
+        assert_eq!(
+            class(apply_in_place(&replay, &base).map(drop)),
+            ErrorClass::Usage
+        );
         assert_eq!(class(replay.push(&links[1])), ErrorClass::Usage);
     }
 }
 
 #[test]
-fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
+fn where_lanes_do_not_suffice_links_are_refused_and_applied_as_patches() {
     // The smaller a lane, the more likely it changes.
     let lanes = |by: u64| {
         move |number: u64| {
@@ -544,7 +553,7 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
         let base = if number == 3 { &more } else { &base };
         let links = [link];
         let replay = replay(base, &links);
-        let refused = taken(&replay, base).unwrap_err();
+        let refused = apply_in_place(&replay, base).unwrap_err();
         assert_eq!(
             (refused.class(), refused.rule()),
             (ErrorClass::Unsupported, None),
@@ -564,20 +573,23 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
     });
     unknown.push(&links[0]).unwrap();
     assert_eq!(
-        taken(&unknown, &base).unwrap_err().class(),
+        apply_in_place(&unknown, &base).unwrap_err().class(),
         ErrorClass::Unsupported
     );
     assert!(unknown.sums().unwrap().check(&target, &()).is_ok());
     let mut none = Replay::new(StateTable::of(&base, &()).unwrap());
     none.push(&links[0]).unwrap();
-    assert_eq!(taken(&none, &base).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        apply_in_place(&none, &base).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     // What is wrong with a file comes first.
     let mut damaged = file(&base, &target, Profile::Local, false);
     let last = damaged.len() - 1;
     damaged[last] ^= 1;
     let links = [open(damaged)];
     assert_eq!(
-        taken(&self::replay(&base, &links), &base)
+        apply_in_place(&self::replay(&base, &links), &base)
             .unwrap_err()
             .rule(),
         Some("R-SEG-01")
@@ -676,7 +688,7 @@ fn a_write_between_proof_and_pause_is_noticed() {
         assert!(own.0[0].1 == written, "{lane}");
         own.0[0].1[4 * lane] ^= 1;
     }
-    // Of a lane that nobody has coded nothing is said.
+    // A change in a lane that no link codes is not noticed.
     own.0[0].1[4 * 7] ^= 1;
     changes.write(&mut own.lend()).unwrap();
     own.0[0].1[4 * 7] ^= 1;
@@ -685,7 +697,7 @@ fn a_write_between_proof_and_pause_is_noticed() {
     assert_eq!(own.state(base.tensors()), base);
 }
 
-/// Fills memory with what links lead to, from nothing.
+/// Fills memory with the target of links from nothing.
 fn load<M: PlacedMemory>(replay: &Replay<'_, Vec<u8>>, memory: &mut M) -> Result<()> {
     memory.describe(&replay.tensors())?;
     replay.pieces(
@@ -705,7 +717,7 @@ fn a_target_is_loaded_into_memory_that_holds_something_else() {
     for target in [&target, &zeros] {
         let links = [link(&MemoryState::new(), target, Profile::Local)];
         let replay = replay(&MemoryState::new(), &links);
-        // Of another shape.
+        // The memory has another shape.
         let mut lent = Own::of(&base).0.remove(0).1;
         let info = TensorInfo::new("t", Dtype::BF16, [90, 100]).unwrap();
         let mut memory = LentState::new([(info, &mut lent[..])]).unwrap();
@@ -786,14 +798,16 @@ fn lanes_of_every_kind_are_brought_through() {
                 .map(|pair| link(&pair[0], &pair[1], profile))
                 .collect();
             assert_eq!(
-                taken(&replay(&states[0], &links), &states[0]).unwrap().0,
+                apply_in_place(&replay(&states[0], &links), &states[0])
+                    .unwrap()
+                    .0,
                 states[3]
             );
         }
     }
 }
 
-/// Plans followed word by word: what becomes of a state.
+/// Applies plans to a state lane by lane, in the plainest way.
 fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryState> {
     let mut state = base.clone();
     for (piece, plan) in plans(replay)? {
@@ -872,7 +886,7 @@ proptest! {
             prop_assert_eq!((error.class(), error.rule()), (ErrorClass::Unsupported, None));
             return Ok(());
         };
-        prop_assert!(taken(&replay, &states[0]).unwrap() == (states[count].clone(), proven.lanes()));
+        prop_assert!(apply_in_place(&replay, &states[0]).unwrap() == (states[count].clone(), proven.lanes()));
         let (needed, mut base) = (proven.bytes(), Own::of(&states[0]));
         prop_assert_eq!(prove(&replay, &mut base.lend(), needed).unwrap().bytes(), needed);
         if needed > 0 {
@@ -880,7 +894,7 @@ proptest! {
             prop_assert_eq!(error.class(), ErrorClass::Usage);
         }
 
-        // A wrong bit is noticed, or it is in a lane that no link has coded, and stays.
+        // A wrong bit is noticed, or it is in a lane that no link codes, and stays.
         let mut memory = states[0].clone();
         let tensors: Vec<usize> = (0..memory.tensors().len()).filter(|&n| memory.tensors()[n].bytes() > 0).collect();
         if tensors.is_empty() {
@@ -890,7 +904,7 @@ proptest! {
         let bit = places[1] as usize % (8 * memory.room(tensor).len());
         memory.room(tensor)[bit / 8] ^= 1 << (bit % 8);
         let name = memory.tensors()[tensor].name().to_owned();
-        match taken(&replay, &memory) {
+        match apply_in_place(&replay, &memory) {
             Err(error) => {
                 prop_assert!(matches!(error.rule(), Some("R-SUM-03" | "R-SUM-04")));
                 prop_assert_eq!(error.tensor(), Some(name.as_str()));

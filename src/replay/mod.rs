@@ -8,7 +8,7 @@
 mod build;
 mod course;
 #[cfg(test)]
-mod device_tests;
+mod fake_device;
 mod in_place;
 #[cfg(test)]
 mod in_place_tests;

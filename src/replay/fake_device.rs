@@ -1,5 +1,5 @@
-//! Memory for tests that is as slow and strange as a device: what a call writes lies there only
-//! when the call ends, and any call may fail half way.
+//! Memory for tests that behaves like a device: the writes of a call are visible only when the call
+//! ends, and any call may fail half way.
 
 use std::ops::Range;
 
@@ -13,16 +13,23 @@ use crate::tensor::{MemoryState, State, TensorInfo};
 pub(super) struct Device {
     pub(super) places: Places,
     pub(super) rows: Vec<Vec<u8>>,
-    /// Of each call what it has written so far: row, byte, value.
-    written: Vec<(usize, usize, Vec<u8>)>,
+    /// Writes of the current call, which are applied when it ends.
+    written: Vec<PendingWrite>,
     calls: usize,
-    /// The calls that fail, by their numbers.
+    /// Numbers of the calls that fail.
     fails: Range<usize>,
-    /// How many quarters of the lanes a call that fails writes.
+    /// Quarters of its lanes that a failing call writes.
     quarters: usize,
 }
 
-/// Proven lanes: their width, where they are, old and new values.
+/// Bytes to be written to a row.
+struct PendingWrite {
+    row: usize,
+    begin: usize,
+    value: Vec<u8>,
+}
+
+/// Proven lanes: their width, their spans, old and new values.
 #[derive(Debug)]
 pub(super) struct Staged(usize, Vec<Span>, Vec<u8>, Vec<u8>);
 
@@ -38,7 +45,7 @@ impl Device {
         }
     }
 
-    /// Each tensor in a row of its own.
+    /// Creates a device with a state, each tensor in a row of its own.
     pub(super) fn of(state: &MemoryState) -> Self {
         let given: Vec<Region> = state
             .tensors()
@@ -61,18 +68,18 @@ impl Device {
         state
     }
 
-    /// Fails at these of the calls that come.
+    /// Makes these calls fail, counted from the next one.
     pub(super) fn failing(&mut self, fails: Range<usize>) -> &mut Self {
         (self.calls, self.fails) = (0, fails);
         self
     }
 
-    /// How many quarters of the lanes a call that fails writes.
+    /// Sets the quarters of its lanes that a failing call writes.
     pub(super) fn writes(&mut self, quarters: usize) {
         self.quarters = quarters;
     }
 
-    /// The end of a call.
+    /// Ends a call.
     fn synchronize(&mut self) -> Result<()> {
         let is_failure = self.fails.contains(&self.calls);
         self.calls += 1;
@@ -82,8 +89,8 @@ impl Device {
         } else {
             all
         };
-        for (row, at, value) in self.written.drain(..).take(count) {
-            self.rows[row][at..at + value.len()].copy_from_slice(&value);
+        for PendingWrite { row, begin, value } in self.written.drain(..).take(count) {
+            self.rows[row][begin..begin + value.len()].copy_from_slice(&value);
         }
         if is_failure {
             Err(Error::refused(crate::ErrorClass::Io, "the device is gone"))
@@ -107,7 +114,11 @@ impl Device {
         assert_eq!(values.len(), span.count * width);
         for (lane, value) in Self::lanes(width, span).zip(values.chunks_exact(width)) {
             assert!(lane.end <= self.rows[span.row].len());
-            self.written.push((span.row, lane.start, value.to_vec()));
+            self.written.push(PendingWrite {
+                row: span.row,
+                begin: lane.start,
+                value: value.to_vec(),
+            });
         }
     }
 
