@@ -310,8 +310,8 @@ const PIECES: usize = 64;
 /// that hold it must make the same calls.
 ///
 /// # Errors
-/// R-SUM-04 with the first tensor that differs; errors of the memory, of other processes, and of
-/// `progress`.
+/// R-SUM-04 with the first tensor that differs; USAGE if the memory has no part of a tensor; the
+/// errors of the memory, of other processes, and of `progress`.
 pub fn check_sums<M: PlacedMemory + ?Sized>(
     memory: &mut M,
     sums: &[(usize, &[Sums])],
@@ -320,8 +320,10 @@ pub fn check_sums<M: PlacedMemory + ?Sized>(
 ) -> Result<()> {
     let mut covers = Covers::default();
     let done = compare_pieces(memory, sums, &mut covers, progress);
+    // All processes make this call, also one that has failed: the others wait for it.
     let added = peers.add(&mut covers.found, done.as_ref().err());
-    done.and(added)?;
+    done?;
+    added?;
     match covers.first_wrong() {
         Some(tensor) => Err(other_sums(memory, tensor)),
         None => Ok(()),
@@ -367,6 +369,9 @@ fn compare_pieces<M: PlacedMemory + ?Sized>(
         let info = memory.places().tensors().get(tensor);
         if info.map(TensorInfo::pieces) != Some(sums.len() as u64) {
             return Err(other_sums(memory, tensor));
+        }
+        if !sums.is_empty() {
+            memory.places().check_parts(tensor)?;
         }
         let first_part = |piece| PartPiece {
             tensor,

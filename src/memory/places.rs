@@ -61,6 +61,8 @@ pub struct Places {
     /// For each tensor, the number of covers that its divided parts make, here and in other
     /// processes.
     covers: Vec<usize>,
+    /// True if the parts of other processes are known, and [covers](Self::divide) have been found.
+    is_divided: bool,
 }
 
 /// Lanes of a tensor that memory holds in one place.
@@ -349,6 +351,7 @@ impl Places {
             tensors,
             parts,
             ties,
+            is_divided: false,
         })
     }
 
@@ -377,6 +380,7 @@ impl Places {
                 part.covers = joined.get(&(own, place)).cloned();
             }
         }
+        self.is_divided = true;
         Ok(())
     }
 
@@ -493,6 +497,22 @@ impl Places {
     /// Number of covers that the divided parts of a tensor form.
     pub(crate) fn covers(&self, tensor: usize) -> usize {
         self.covers.get(tensor).copied().unwrap_or(0)
+    }
+
+    /// Refuses a tensor whose lanes lie nowhere: nothing of it would be compared (R-SUM-10).
+    ///
+    /// # Errors
+    /// USAGE if no part of it is here, and covers have not been [found](Self::divide), which looks
+    /// for the parts of other processes.
+    pub(crate) fn check_parts(&self, tensor: usize) -> Result<()> {
+        if self.is_divided || !self.parts(tensor).is_empty() {
+            return Ok(());
+        }
+        let error = Error::usage("the memory has no part of the tensor");
+        Err(match self.tensors.get(tensor) {
+            Some(info) => error.of_tensor(info.name()),
+            None => error,
+        })
     }
 
     /// The covers that a part of a tensor is in; `None` if it is compared alone.

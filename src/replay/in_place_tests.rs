@@ -1,22 +1,28 @@
-//! Compares links applied in place with links applied one by one, in memory that is wrong, that
-//! other code writes to, or that fails.
+//! Tests of links in place: against links applied one by one, and in memory that is wrong, that
+//! another process writes to, or that fails.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-use super::device_tests::Device;
-use super::tests::{Random, found, states};
+use super::fake_device::Device;
+use super::tests::{Random, Reported, found, states};
 use super::*;
 use crate::Profile;
 use crate::codec::lane::{Lane, LaneKind, with_lane};
 use crate::diff::{DiffOptions, diff};
 use crate::error::ErrorClass;
+use crate::format::segment::join;
+use crate::format::{
+    Coding, HEADER_BYTES, PositionCoding, Positions, Start, Table, TensorEntry, Values,
+    WrittenTensor,
+};
 use crate::limits::{Limits, address};
-use crate::memory::{Alone, Changes, LentState, PlacedMemory, check_sums, fill};
+use crate::link_writer::LinkWriter;
+use crate::memory::{Alone, Changes, LentState, PlacedMemory, Places, check_sums, fill};
 use crate::replay::plan::{PiecePlan, PiecePlanner};
 use crate::replay::segments::Segments;
-use crate::sums::Sums;
-use crate::tensor::{DescribedDtype, Dtype, PIECE_BYTES};
+use crate::sums::{PieceSums, Sums};
+use crate::tensor::{DescribedDtype, Digest, Dtype, PIECE_BYTES};
 
 type Link = LinkReader<Vec<u8>>;
 
@@ -40,7 +46,7 @@ fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Link {
     open(file(base, target, profile, true))
 }
 
-/// Makes a replay of links from a base with known sums.
+/// Creates a replay of links from a base whose sums are known.
 fn replay<'a>(base: &MemoryState, links: &'a [Link]) -> Replay<'a, Vec<u8>> {
     let (table, sums) = StateSums::hashed(base, &()).unwrap();
     let mut replay = Replay::new(table).with_sums(sums);
@@ -48,7 +54,7 @@ fn replay<'a>(base: &MemoryState, links: &'a [Link]) -> Replay<'a, Vec<u8>> {
     replay
 }
 
-/// Caller-provided buffers with the tensors of a state.
+/// Buffers of a caller, with the tensors of a state.
 struct Own(Vec<(TensorInfo, Vec<u8>)>);
 
 impl Own {
@@ -70,7 +76,7 @@ impl Own {
         .unwrap()
     }
 
-    /// Returns the content of the buffers, as these tensors.
+    /// The state that the buffers hold, with the names and shapes of `tensors`.
     fn state(&self, tensors: &[TensorInfo]) -> MemoryState {
         let mut state = MemoryState::new();
         for (info, (_, data)) in tensors.iter().zip(&self.0) {
@@ -82,7 +88,7 @@ impl Own {
     }
 }
 
-/// Verifies links in place, without writing.
+/// Proves links in place, without writing.
 fn prove<M: PlacedMemory>(
     replay: &Replay<'_, Vec<u8>>,
     memory: &mut M,
@@ -93,9 +99,9 @@ fn prove<M: PlacedMemory>(
     Ok(changes)
 }
 
-/// Applies links to memory that holds a state; returns its content and the number of lanes that
-/// were written. A failure leaves the memory unchanged.
-fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemoryState, u64)> {
+/// Applies links in a copy of `state`; returns the result and the number of lanes written. Checks
+/// that nothing is written if this fails.
+fn apply_in_place(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemoryState, u64)> {
     let mut own = Own::of(state);
     let mut changes = Changes::new(u64::MAX);
     let proven = replay.in_place(&mut own.lend(), &mut changes, &Alone, &());
@@ -112,7 +118,7 @@ fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemorySta
     Ok((own.state(&replay.tensors()), lanes))
 }
 
-/// Returns the plans of all pieces, or the reason why there are none.
+/// Plans all pieces, unless the links are refused.
 fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
     let planner = PiecePlanner {
         course: &replay.course(),
@@ -129,13 +135,13 @@ fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
             planner
                 .plan(group, &segments)?
                 .into_iter()
-                .map(|plan| (plan.item.1, plan)),
+                .map(|plan| (plan.item.piece, plan)),
         );
     }
     Ok(plans)
 }
 
-/// Makes a state of one tensor, whose lanes are calculated from their numbers.
+/// A state with one tensor; `lane` gives each lane for its number.
 fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
     let width = dtype.lane_bytes();
     let data: Vec<u8> = (0..lanes)
@@ -147,7 +153,7 @@ fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
     state
 }
 
-/// Makes such a state in which one lane in `every` is larger by `by`.
+/// Same as [`tensor`], with some lanes changed.
 fn changed(
     dtype: Dtype,
     lanes: u64,
@@ -193,7 +199,7 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
             for bit in 0..bits {
                 // The bit is in the second of the coded lanes.
                 let memory = flipped(&base, 51 * bits + bit);
-                let error = taken(&replay, &memory).unwrap_err();
+                let error = apply_in_place(&replay, &memory).unwrap_err();
                 let place = (
                     Some(0),
                     Some(expected),
@@ -203,7 +209,8 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
                 assert_eq!(found(&error), place, "{dtype} {bit}");
                 assert_eq!(error.class(), ErrorClass::StateMismatch);
 
-                let (memory, lanes) = taken(&replay, &flipped(&base, 52 * bits + bit)).unwrap();
+                let (memory, lanes) =
+                    apply_in_place(&replay, &flipped(&base, 52 * bits + bit)).unwrap();
                 assert_eq!((&memory, lanes), (&flipped(&target, 52 * bits + bit), 8));
                 let error = replay.sums().unwrap().check(&memory, &()).unwrap_err();
                 assert_eq!(
@@ -218,7 +225,7 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
                     (Some("R-SUM-04"), Some("t"))
                 );
                 check_sums(&mut Own::of(&target).lend(), &[(0, sums)], &Alone, &()).unwrap();
-                // The sums are for fewer pieces than the tensor has.
+                // The sums are of fewer pieces than the tensor has.
                 let error =
                     check_sums(&mut Own::of(&target).lend(), &[(0, &[])], &Alone, &()).unwrap_err();
                 assert_eq!(error.rule(), Some("R-SUM-04"));
@@ -240,10 +247,10 @@ fn errors_of_two_links_that_cancel_are_noticed() {
             link(&target, &base, Profile::Local),
         ];
         let replay = replay(&base, &links);
-        assert_eq!(taken(&replay, &base).unwrap().0, base);
-        // The second link restores the lane, but its value was wrong in between.
+        assert_eq!(apply_in_place(&replay, &base).unwrap().0, base);
+        // There and back: the lane is what it was, and it was wrong.
         let memory = flipped(&base, 51 * 8 * dtype.lane_bytes());
-        let error = taken(&replay, &memory).unwrap_err();
+        let error = apply_in_place(&replay, &memory).unwrap_err();
         assert_eq!((error.rule(), error.link()), (Some("R-SUM-03"), Some(0)));
     }
 }
@@ -263,7 +270,7 @@ fn with_wrong_sum(mut file: Vec<u8>, before_end: usize) -> Vec<u8> {
 type Edit<'a> = (usize, &'a dyn Fn(Vec<u8>) -> Vec<u8>);
 
 #[test]
-fn the_first_fault_is_told_whatever_the_order_of_work() {
+fn the_first_fault_is_reported_whatever_the_order_of_work() {
     let states: Vec<_> = (0..4)
         .map(|step| changed(Dtype::BF16, 400, lane, 7, step))
         .collect();
@@ -278,7 +285,7 @@ fn the_first_fault_is_told_whatever_the_order_of_work() {
         }
         let links: Vec<Link> = files.into_iter().map(open).collect();
         let replay = replay(&states[0], &links);
-        let error = taken(&replay, &states[0]).unwrap_err();
+        let error = apply_in_place(&replay, &states[0]).unwrap_err();
         (error.link().unwrap(), error.rule().unwrap())
     };
     let coded = |file| with_wrong_sum(file, 8);
@@ -326,13 +333,13 @@ fn pieces_without_a_part_keep_their_sums() {
         places,
         [(0, 0, 1), (1, PIECE_BYTES, 0), (2, 2 * PIECE_BYTES, 2)]
     );
-    assert!(taken(&good, &states[0]).unwrap() == (states[2].clone(), 2));
-    // The sums of the base are wrong for the unchanged piece in the middle.
+    assert!(apply_in_place(&good, &states[0]).unwrap() == (states[2].clone(), 2));
+    // The base has other sums for the piece between.
     let mut wrong = good.sums.as_ref().unwrap().base.clone();
     wrong.tensors[0].as_mut().unwrap()[1] = Sums::ZERO;
     let mut replay = Replay::new(StateTable::of(&states[0], &()).unwrap()).with_sums(wrong);
     links.iter().for_each(|link| replay.push(link).unwrap());
-    let error = taken(&replay, &states[0]).unwrap_err();
+    let error = apply_in_place(&replay, &states[0]).unwrap_err();
     assert_eq!(
         found(&error),
         (
@@ -344,9 +351,181 @@ fn pieces_without_a_part_keep_their_sums() {
     );
 }
 
+/// The same link with one more entry: a patch of the tensor `name`, which does not change, by a
+/// part that codes no lane.
+fn with_empty_part(file: &[u8], base: &MemoryState, name: &str) -> Link {
+    let link = open(file.to_vec());
+    let (info, data) = base.get(name).unwrap();
+    let coding = Coding {
+        lane_bytes: info.dtype().lane_bytes(),
+        positions: Positions::Sparse,
+        values: Values::Absolute,
+    };
+    let table = Table {
+        contexts: 1,
+        positions: vec![PositionCoding::Gaps(0)],
+        widths: Vec::new(),
+        thresholds: Vec::new(),
+        counts: vec![0],
+    };
+    let table = table.to_bytes();
+    let mut streams = vec![(table.len(), table)];
+    streams.resize(coding.stream_names().count(), (0, Vec::new()));
+    let mut writer = LinkWriter::new();
+    writer.push(coding, &join(&streams)).unwrap();
+    let mut rest = &file[address(HEADER_BYTES + link.header().index_stored).unwrap()..];
+    for segment in &link.index().segments {
+        let (bytes, others) = rest.split_at(address(segment.stored_length).unwrap());
+        writer.push(segment.coding, bytes).unwrap();
+        rest = others;
+    }
+
+    let (mut index, mut sums) = (
+        link.index().clone(),
+        link.sums().unwrap().unwrap_or_default(),
+    );
+    for entry in &mut index.tensors {
+        if let TensorEntry::Write(written) = entry {
+            let segments = written.pieces.iter_mut().flatten();
+            segments.for_each(|segment| *segment += 1);
+        }
+    }
+    let number = index.tensors.partition_point(|entry| entry.name() < name);
+    let written = WrittenTensor {
+        info: info.clone(),
+        start: Start::Base,
+        pieces: vec![Some(0)],
+        digests: vec![Digest::of_tensor(data)],
+    };
+    let unchanged = PieceSums {
+        piece: Sums::of_bytes(0, data),
+        coded: Sums::ZERO,
+    };
+    let entry = TensorEntry::Write(Box::new(written));
+    index.tensors.insert(number, entry);
+    sums.entries.insert(number, vec![unchanged]);
+    let mut file = Vec::new();
+    let header = link.header();
+    writer
+        .finish(header.base, header.target, index, Some(&sums), &mut file)
+        .unwrap();
+    open(file)
+}
+
 #[test]
-fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
-    // The smaller a lane, the more often it changes.
+fn a_part_without_lanes_is_proven_beside_lanes_of_another_width() {
+    // Two groups are planned at a time, so plans of two dtypes come together.
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(2);
+    let threads = threads.build().unwrap();
+    for empty in WIDTHS {
+        for dtype in WIDTHS {
+            let states: Vec<_> = (0..3)
+                .map(|step| {
+                    let mut state = changed(dtype, 400, lane, 50, step);
+                    let length = 4 * empty.lane_bytes();
+                    state.insert("e", empty, &[4], vec![7; length]).unwrap();
+                    state
+                })
+                .collect();
+            let links: Vec<Link> = states
+                .windows(2)
+                .map(|pair| {
+                    let file = file(&pair[0], &pair[1], Profile::Local, true);
+                    with_empty_part(&file, &pair[0], "e")
+                })
+                .collect();
+            for count in 1..3 {
+                let replay = replay(&states[0], &links[..count]);
+                let (state, lanes) = threads
+                    .install(|| apply_in_place(&replay, &states[0]))
+                    .unwrap();
+                assert_eq!(state, states[count], "{empty} {dtype} {count}");
+                assert_eq!(lanes, 8);
+                replay.prove(&states[0], &()).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_without_lanes_stages_nothing() {
+    let base = tensor(Dtype::BF16, 400, lane);
+    let file = file(&base, &base, Profile::Local, true);
+    let links = [with_empty_part(&file, &base, "t")];
+    let replay = replay(&base, &links);
+    let changes = prove(&replay, &mut Device::of(&base), u64::MAX).unwrap();
+    assert_eq!((changes.mark().staged, changes.lanes()), (0, 0));
+}
+
+#[test]
+fn progress_in_place_covers_tensors_that_no_link_writes() {
+    let mut base = tensor(Dtype::BF16, 400, lane);
+    base.insert("u", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
+    let mut target = changed(Dtype::BF16, 400, lane, 50, 3);
+    target.insert("u", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
+    let links = [link(&base, &target, Profile::Local)];
+    let replay = replay(&base, &links);
+    let reported = Reported::default();
+    let mut changes = Changes::new(u64::MAX);
+    replay
+        .in_place(&mut Own::of(&base).lend(), &mut changes, &Alone, &reported)
+        .unwrap();
+    assert_eq!(reported.bytes(), replay.work());
+}
+
+#[test]
+fn memory_without_the_tensor_is_refused() {
+    let (base, target) = (
+        tensor(Dtype::BF16, 400, lane),
+        changed(Dtype::BF16, 400, lane, 50, 3),
+    );
+    let links = [link(&base, &target, Profile::Local)];
+    let replay = replay(&base, &links);
+    let place = (ErrorClass::Usage, Some("t"));
+    let mut other = LentState::<&mut [u8]>::new([]).unwrap();
+    let error = prove(&replay, &mut other, u64::MAX).unwrap_err();
+    assert_eq!((error.class(), error.tensor()), place);
+    // It knows the tensor, but has no part of it, and no other process has one.
+    let places = Places::new(base.tensors().to_vec(), &[]).unwrap();
+    let mut nowhere = Device::new(places, Vec::new());
+    let error = prove(&replay, &mut nowhere, u64::MAX).unwrap_err();
+    assert_eq!((error.class(), error.tensor()), place);
+    let sums = replay.sums().unwrap().tensors[0].as_deref().unwrap();
+    let error = check_sums(&mut nowhere, &[(0, sums)], &Alone, &()).unwrap_err();
+    assert_eq!((error.class(), error.tensor()), place);
+}
+
+#[test]
+fn sums_and_layouts_come_before_links() {
+    let (base, target) = (
+        tensor(Dtype::BF16, 400, lane),
+        changed(Dtype::BF16, 400, lane, 50, 3),
+    );
+    let links = [
+        link(&base, &target, Profile::Local),
+        link(&target, &base, Profile::Local),
+    ];
+    let (table, sums) = StateSums::hashed(&base, &()).unwrap();
+    let pushed = || {
+        let mut replay = Replay::new(table.clone());
+        replay.push(&links[0]).unwrap();
+        replay
+    };
+    for mut replay in [pushed().with_sums(sums), pushed().with_layout(None)] {
+        let class = |done: Result<()>| done.unwrap_err().class();
+        assert!(replay.layout().is_none());
+        assert_eq!(class(replay.prove(&base, &())), ErrorClass::Usage);
+        assert_eq!(
+            class(apply_in_place(&replay, &base).map(drop)),
+            ErrorClass::Usage
+        );
+        assert_eq!(class(replay.push(&links[1])), ErrorClass::Usage);
+    }
+}
+
+#[test]
+fn where_lanes_do_not_suffice_links_are_refused_and_applied_as_patches() {
+    // The smaller a lane, the more likely it changes.
     let lanes = |by: u64| {
         move |number: u64| {
             let drawn = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -374,17 +553,14 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
         let base = if number == 3 { &more } else { &base };
         let links = [link];
         let replay = replay(base, &links);
-        let refused = taken(&replay, base).unwrap_err();
+        let refused = apply_in_place(&replay, base).unwrap_err();
         assert_eq!(
             (refused.class(), refused.rule()),
             (ErrorClass::Unsupported, None),
             "{refused}"
         );
         let tensor = [Some("t"), None, Some("u"), Some("u")][number];
-        assert_eq!(
-            (refused.link(), refused.tensor()),
-            (if number == 0 { None } else { Some(0) }, tensor)
-        );
+        assert_eq!((refused.link(), refused.tensor()), (Some(0), tensor));
         let mut memory = base.clone();
         let mut set = replay.patches(base, base, u64::MAX, &()).unwrap();
         set.stage(&mut memory).unwrap().write().unwrap();
@@ -397,20 +573,23 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
     });
     unknown.push(&links[0]).unwrap();
     assert_eq!(
-        taken(&unknown, &base).unwrap_err().class(),
+        apply_in_place(&unknown, &base).unwrap_err().class(),
         ErrorClass::Unsupported
     );
     assert!(unknown.sums().unwrap().check(&target, &()).is_ok());
     let mut none = Replay::new(StateTable::of(&base, &()).unwrap());
     none.push(&links[0]).unwrap();
-    assert_eq!(taken(&none, &base).unwrap_err().class(), ErrorClass::Usage);
-    // A fault of the file comes first.
+    assert_eq!(
+        apply_in_place(&none, &base).unwrap_err().class(),
+        ErrorClass::Usage
+    );
+    // What is wrong with a file comes first.
     let mut damaged = file(&base, &target, Profile::Local, false);
     let last = damaged.len() - 1;
     damaged[last] ^= 1;
     let links = [open(damaged)];
     assert_eq!(
-        taken(&self::replay(&base, &links), &base)
+        apply_in_place(&self::replay(&base, &links), &base)
             .unwrap_err()
             .rule(),
         Some("R-SEG-01")
@@ -518,7 +697,7 @@ fn a_write_between_proof_and_pause_is_noticed() {
     assert_eq!(own.state(base.tensors()), base);
 }
 
-/// Fills memory with the state that links lead to from nothing.
+/// Fills memory with the target of links from nothing.
 fn load<M: PlacedMemory>(replay: &Replay<'_, Vec<u8>>, memory: &mut M) -> Result<()> {
     memory.describe(&replay.tensors())?;
     replay.pieces(
@@ -619,18 +798,20 @@ fn lanes_of_every_kind_are_brought_through() {
                 .map(|pair| link(&pair[0], &pair[1], profile))
                 .collect();
             assert_eq!(
-                taken(&replay(&states[0], &links), &states[0]).unwrap().0,
+                apply_in_place(&replay(&states[0], &links), &states[0])
+                    .unwrap()
+                    .0,
                 states[3]
             );
         }
     }
 }
 
-/// Follows the plans word by word; returns the resulting state.
+/// Applies plans to a state lane by lane, in the plainest way.
 fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryState> {
     let mut state = base.clone();
     for (piece, plan) in plans(replay)? {
-        let info = &base.tensors()[plan.tensor];
+        let info = &base.tensors()[plan.base_tensor];
         let width = info.dtype().lane_bytes();
         let piece = info.piece(piece);
         assert_eq!(plan.first_lane * width as u64, piece.start);
@@ -641,15 +822,15 @@ fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryStat
         assert!(lanes.is_sorted_by(|left, right| left < right));
         let mut coded: Vec<u32> = Vec::new();
         for step in &plan.steps {
-            let numbers: Vec<u32> = match &step.places {
-                Some(places) => places.iter().map(|&place| lanes[place as usize]).collect(),
+            let numbers: Vec<u32> = match &step.indices {
+                Some(indices) => indices.iter().map(|&index| lanes[index as usize]).collect(),
                 None => lanes.clone(),
             };
             coded.extend(&numbers);
             let mut new = Vec::new();
             for (&number, value) in numbers.iter().zip(step.values.chunks_exact(width)) {
                 let at = (address(plan.first_lane).unwrap() + number as usize) * width;
-                let lane = &mut state.room(plan.tensor)[at..at + width];
+                let lane = &mut state.room(plan.base_tensor)[at..at + width];
                 if step.is_relative {
                     with_lane!(width, L => {
                         let (old, value) = (L::load(L::chunks(lane)[0]), L::load(L::chunks(value)[0]));
@@ -705,7 +886,7 @@ proptest! {
             prop_assert_eq!((error.class(), error.rule()), (ErrorClass::Unsupported, None));
             return Ok(());
         };
-        prop_assert!(taken(&replay, &states[0]).unwrap() == (states[count].clone(), proven.lanes()));
+        prop_assert!(apply_in_place(&replay, &states[0]).unwrap() == (states[count].clone(), proven.lanes()));
         let (needed, mut base) = (proven.bytes(), Own::of(&states[0]));
         prop_assert_eq!(prove(&replay, &mut base.lend(), needed).unwrap().bytes(), needed);
         if needed > 0 {
@@ -713,7 +894,7 @@ proptest! {
             prop_assert_eq!(error.class(), ErrorClass::Usage);
         }
 
-        // A wrong bit is noticed, unless it is in a lane that no link codes, where it stays.
+        // A wrong bit is noticed, or it is in a lane that no link codes, and stays.
         let mut memory = states[0].clone();
         let tensors: Vec<usize> = (0..memory.tensors().len()).filter(|&n| memory.tensors()[n].bytes() > 0).collect();
         if tensors.is_empty() {
@@ -723,7 +904,7 @@ proptest! {
         let bit = places[1] as usize % (8 * memory.room(tensor).len());
         memory.room(tensor)[bit / 8] ^= 1 << (bit % 8);
         let name = memory.tensors()[tensor].name().to_owned();
-        match taken(&replay, &memory) {
+        match apply_in_place(&replay, &memory) {
             Err(error) => {
                 prop_assert!(matches!(error.rule(), Some("R-SUM-03" | "R-SUM-04")));
                 prop_assert_eq!(error.tensor(), Some(name.as_str()));

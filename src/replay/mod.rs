@@ -1,14 +1,14 @@
-//! Applying links: the one engine, for any number of them in one pass (SPEC sections 9 and 10).
+//! Applying any number of links in one pass (SPEC sections 9 and 10).
 //!
 //! Links are pushed one after another, which checks what indexes can prove: step 7. Then each piece
-//! is built once, whatever the number of links, and proven once (`build.rs`). If anything fails,
-//! the same pass runs again without an output and compares after each link, so that the right one
-//! is blamed.
+//! is built once, whatever the number of links, and proven once (`build.rs`). If a rule is broken,
+//! a second pass without output compares after each link, and blames the first that fails. In
+//! place, only the lanes that links code are read and proven (`in_place.rs`).
 
 mod build;
 mod course;
 #[cfg(test)]
-mod device_tests;
+mod fake_device;
 mod in_place;
 #[cfg(test)]
 mod in_place_tests;
@@ -31,18 +31,19 @@ use crate::progress::Progress;
 use crate::replay::build::Pass;
 use crate::replay::course::Course;
 use crate::replay::lineage::Lineages;
-use crate::replay::output::{Nowhere, Output, PassOutput, PatchOutput, WriteOutput};
+use crate::replay::output::{CallbackOutput, DiscardOutput, Output, PatchOutput, WriteOutput};
 use crate::source::Source;
 use crate::state_sums::StateSums;
 use crate::sums::LinkSums;
 use crate::table::{Origin, StateTable};
 use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 
-/// Bytes that the decoded segments of a group of pieces may take.
+/// When the open segments of a group of pieces take more bytes, they are applied before more are
+/// opened.
 const OPEN_BYTES: usize = 1 << 25;
 
-/// Links that lead from a base to a target, one after another, and are applied in one pass. States
-/// on the way are never built.
+/// Links that lead from a base to a target, one after another, and are applied in one pass. The
+/// states between are never built.
 ///
 /// ```
 /// use deltachain::tensor::{Dtype, MemoryState, StateDigests};
@@ -75,74 +76,88 @@ pub struct Replay<'a, S> {
     links: Vec<&'a LinkReader<S>>,
     table: StateTable,
     lineages: Lineages,
-    /// The files that the state lies in, if that is followed.
-    layout: Option<Followed>,
+    /// The files of the state, if layouts are followed.
+    layout: Option<FollowedLayout>,
     /// Sums, if they are followed.
     sums: Option<FollowedSums>,
-    /// Which tensors are taken; all if `None`.
-    is_taken: Option<&'a (dyn Fn(&str) -> bool + Sync)>,
+    /// True for the names of selected tensors; all are selected if `None`.
+    is_selected: Option<&'a (dyn Fn(&str) -> bool + Sync)>,
     open_bytes: usize,
+    /// True if a layout or sums came after the first link.
+    is_late: bool,
 }
 
-/// The layout that the links lead to so far; `None` for that of nothing.
-struct Followed(Option<Layout>);
+/// The layout that the links lead to so far; `None` for a base that is nothing.
+struct FollowedLayout(Option<Layout>);
 
-/// The sums of the base, of each link, if it has any, and of the target, as far as they are known.
+/// Sums, as far as they are known.
 #[derive(Debug)]
 struct FollowedSums {
     base: StateSums,
+    /// The sums of each link, if it has any.
     links: Vec<Option<LinkSums>>,
     target: StateSums,
 }
 
+/// The layout and sums of the state that a link leads to.
+struct FollowedLink {
+    layout: Option<FollowedLayout>,
+    /// The sums of the state, and of the link itself, if they are followed.
+    sums: Option<(StateSums, Option<LinkSums>)>,
+}
+
 impl<'a, S: Source> Replay<'a, S> {
-    /// From a base with this table; no link has been pushed.
+    /// Creates a replay that starts from a base with this table.
     pub fn new(base: StateTable) -> Self {
-        let lineages = Lineages::of_base(base.tensors.len());
-        let (base, table) = (base.tensors.clone(), base);
-        let (layout, sums, is_taken) = (None, None, None);
         Self {
-            base,
+            lineages: Lineages::of_base(base.tensors.len()),
+            base: base.tensors.clone(),
             links: Vec::new(),
-            table,
-            lineages,
-            layout,
-            sums,
-            is_taken,
+            table: base,
+            layout: None,
+            sums: None,
+            is_selected: None,
             open_bytes: OPEN_BYTES,
+            is_late: false,
         }
     }
 
-    /// Same as [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken`
-    /// selects (SPEC section 9.1).
+    /// Same as [`new`](Self::new), for a reader that holds only the tensors whose names
+    /// `is_selected` accepts (SPEC section 9.1).
     ///
-    /// `base` is the table of the whole base, and links are checked against all of it, as if all
-    /// were taken. What is held has the data of just those tensors that are taken, and so has the
-    /// result. Segments without a part of one of these are not read. Keep the result of
-    /// [`table`](Self::table) for the next link.
-    pub fn of_part(base: StateTable, is_taken: &'a (dyn Fn(&str) -> bool + Sync)) -> Self {
+    /// `base` is the table of the whole base, and links are checked against all of it. The held
+    /// state and the result contain only the selected tensors. Segments without a part of one of
+    /// these are not read. Keep the result of [`table`](Self::table) for the next link.
+    pub fn of_part(base: StateTable, is_selected: &'a (dyn Fn(&str) -> bool + Sync)) -> Self {
         Self {
-            is_taken: Some(is_taken),
+            is_selected: Some(is_selected),
             ..Self::new(base)
         }
     }
 
     /// Also follows the [`layout`](Self::layout), for a tool that writes files (SPEC section 12).
-    /// `base` is the base's; `None` if the base is nothing. To be called before the first link is
-    /// pushed.
+    /// `base` is the layout of the base; `None` if the base is nothing. Call this before the first
+    /// [`push`](Self::push): later, the layouts of links are missing, and every further call that
+    /// can fail returns USAGE.
     #[must_use]
     pub fn with_layout(self, base: Option<Layout>) -> Self {
+        let is_late = self.is_late || !self.links.is_empty();
         Self {
-            layout: Some(Followed(base)),
+            layout: Some(FollowedLayout(base)),
+            is_late,
             ..self
         }
     }
 
     /// Also follows the [`sums`](Self::sums), to take links [in place](Self::in_place). `sums` are
-    /// the base's, all that are known. To be called before the first link is pushed.
+    /// those of the base, as far as they are known. Call this before the first
+    /// [`push`](Self::push): later, the sums of links are missing, and every further call that can
+    /// fail returns USAGE.
     #[must_use]
     pub fn with_sums(self, sums: StateSums) -> Self {
+        let is_late = self.is_late || !self.links.is_empty();
         Self {
+            is_late,
             sums: Some(FollowedSums {
                 base: sums.clone(),
                 links: Vec::new(),
@@ -152,38 +167,31 @@ impl<'a, S: Source> Replay<'a, S> {
         }
     }
 
-    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-APP-06 is the
-    /// caller's to check, before the first link is pushed
+    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. The caller
+    /// checks R-APP-06 before the first link is pushed
     /// ([`check_sequence`](crate::check_sequence)).
     ///
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; R-LAY-01 [with a layout](Self::with_layout);
-    /// USAGE if the base's table has not as many digests as tensors; IO. The error says which link
-    /// it is about. Nothing has changed then.
+    /// USAGE if the base's table has not as many digests as tensors, or if a
+    /// [layout](Self::with_layout) or [sums](Self::with_sums) came after a link; IO. The error says
+    /// which link it is about. Nothing has changed then.
     pub fn push(&mut self, link: &'a LinkReader<S>) -> Result<()> {
+        self.check_late()?;
         let number = self.links.len();
         let follow = |table: &StateTable, origins: &[Origin]| {
-            let layout = self.layout.as_ref().map(|Followed(base)| {
-                let layout =
-                    Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
-                Ok(Followed(Some(layout)))
-            });
-            let layout = layout.transpose()?;
-            let Some(sums) = &self.sums else {
-                return Ok((layout, None));
-            };
-            let own = link.sums()?;
-            Ok((
-                layout,
-                Some((sums.target.follow(origins, own.as_ref()), own)),
-            ))
+            Ok(FollowedLink {
+                layout: next_layout(self.layout.as_ref(), table, link)?,
+                sums: next_sums(self.sums.as_ref(), origins, link)?,
+            })
         };
         let pushed = self.lineages.push(&self.table, number, link, follow);
-        let (table, (layout, sums)) = pushed.map_err(|error| error.of_link(number))?;
-        (self.table, self.layout) = (table, layout);
-        if let (Some(followed), Some((target, own))) = (&mut self.sums, sums) {
-            followed.target = target;
-            followed.links.push(own);
+        let (table, followed) = pushed.map_err(|error| error.of_link(number))?;
+        self.table = table;
+        self.layout = followed.layout;
+        if let (Some(sums), Some((target, of_link))) = (&mut self.sums, followed.sums) {
+            sums.target = target;
+            sums.links.push(of_link);
         }
         self.links.push(link);
         Ok(())
@@ -201,36 +209,36 @@ impl<'a, S: Source> Replay<'a, S> {
         self.sums.as_ref().map(|sums| &sums.target)
     }
 
-    /// The table of the state that the links lead to: of all its tensors, whichever of them are
-    /// taken.
+    /// The table of the state that the links lead to: of all its tensors, also of those that are
+    /// not selected.
     pub fn table(&self) -> &StateTable {
         &self.table
     }
 
-    /// The tensors that are built, ascending by name: all of the target, or the ones that are
-    /// taken.
+    /// The tensors that are built, ascending by name: all tensors of the target, or the selected
+    /// ones.
     pub fn tensors(&self) -> Vec<TensorInfo> {
         self.table
             .tensors
             .iter()
-            .filter(|info| self.takes(info.name()))
+            .filter(|info| self.selects(info.name()))
             .cloned()
             .collect()
     }
 
-    /// Bytes that are reported to the progress of [`run`](Self::run): all of
-    /// [`tensors`](Self::tensors).
+    /// Bytes that are reported to the progress of [`run`](Self::run) and of the other functions
+    /// that build or prove: those of all [`tensors`](Self::tensors).
     pub fn work(&self) -> u64 {
         total_bytes(
             self.table
                 .tensors
                 .iter()
-                .filter(|info| self.takes(info.name())),
+                .filter(|info| self.selects(info.name())),
         )
     }
 
     /// Bytes of the segments of a link that are read: all of them, unless only some tensors are
-    /// taken.
+    /// selected.
     pub fn segment_bytes(&self, link: usize) -> u64 {
         let Some(link) = self.links.get(link) else {
             return 0;
@@ -243,15 +251,15 @@ impl<'a, S: Source> Replay<'a, S> {
     }
 
     /// Builds the target and proves it: steps 8 and 9 of SPEC section 10 for every link. `held` is
-    /// the base, or the tensors that are taken from it. `out` has been created for
-    /// [`tensors`](Self::tensors) and reads as zeros where nothing is written. What it holds must
-    /// not be made visible before this has returned without error. Memory: per thread the decoded
-    /// segments of a group of pieces.
+    /// the base, or the selected tensors of it. `out` has been created for
+    /// [`tensors`](Self::tensors) and reads as zeros where nothing is written. Its contents must
+    /// not be made visible before this has returned without error. Memory: the decoded segments of
+    /// the groups of pieces that threads build, and of groups that follow, if these share them.
     ///
     /// # Errors
     /// The error that applying link by link would report first, with the link's number: classes and
     /// rules of steps 8 and 9; errors of reading, writing and `progress`; USAGE if `held` does not
-    /// have exactly the base's tensors that are taken, or [has changed](State::check_unchanged)
+    /// have exactly the selected tensors of the base, or [has changed](State::check_unchanged)
     /// meanwhile.
     pub fn run(
         &self,
@@ -265,9 +273,8 @@ impl<'a, S: Source> Replay<'a, S> {
 
     /// Builds and proves the target like [`run`](Self::run), and collects the changes that turn
     /// `over` into the target: prove first, patch then. `over` is the base, or, where links start
-    /// from nothing, any state; nothing is written to it. Memory: what the set
-    /// [holds](PatchSet::bytes), which `budget` bounds, and per thread the decoded segments of a
-    /// group of pieces.
+    /// from nothing, any state; nothing is written to it. Memory: the bytes that the set
+    /// [holds](PatchSet::bytes), which `budget` bounds, and decoded segments.
     ///
     /// ```
     /// use deltachain::tensor::{Dtype, MemoryState};
@@ -304,7 +311,7 @@ impl<'a, S: Source> Replay<'a, S> {
     ) -> Result<PatchSet> {
         let rows = self.table.tensors.iter().zip(&self.table.digests.tensors);
         let (tensors, digests) = rows
-            .filter(|(info, _)| self.takes(info.name()))
+            .filter(|(info, _)| self.selects(info.name()))
             .map(|(i, d)| (i.clone(), *d))
             .unzip();
         let target = StateTable::new(tensors, digests);
@@ -316,13 +323,17 @@ impl<'a, S: Source> Replay<'a, S> {
         let mut new = MemoryState::zeros(&new)?;
         let patching = PatchOutput::new(over, target.tensors, new.writer(), collector);
         self.pass(held, &patching, progress)?;
-        patching.finish().finish(new)
+        patching.into_collector().finish(new)
     }
 
     /// Builds and proves the target like [`run`](Self::run), and hands over its pieces one by one:
     /// the number of the tensor among those that are [built](Self::tensors), the piece's number,
-    /// and its bytes, which have been proven. Pieces that no link writes may come at any time, and
-    /// others in the order of the links' segments.
+    /// and its bytes, which have been proven. The pieces of a tensor ascend, except those of which
+    /// no link has a part: these may come at any time.
+    ///
+    /// `take` is called under a lock, by threads of rayon's pool. It must not wait for work on that
+    /// pool, such as a parallel iterator: its thread could then run the work of another piece,
+    /// which waits for the same lock.
     ///
     /// # Errors
     /// Same errors as [`run`](Self::run), and the errors of `take`. The pieces handed over before
@@ -333,7 +344,7 @@ impl<'a, S: Source> Replay<'a, S> {
         take: &mut (dyn FnMut(usize, u64, Vec<u8>) -> Result<()> + Send),
         progress: &dyn Progress,
     ) -> Result<()> {
-        self.pass(held, &PassOutput(Mutex::new(take)), progress)
+        self.pass(held, &CallbackOutput(Mutex::new(take)), progress)
     }
 
     /// Does what [`run`](Self::run) does, but keeps nothing of the result.
@@ -341,11 +352,22 @@ impl<'a, S: Source> Replay<'a, S> {
     /// # Errors
     /// Same errors as [`run`](Self::run).
     pub fn prove(&self, held: &dyn State, progress: &dyn Progress) -> Result<()> {
-        self.pass(held, &Nowhere, progress)
+        self.pass(held, &DiscardOutput, progress)
     }
 
-    /// Builds all that is taken; if that fails, finds out which link has the fault.
+    /// Refuses a replay whose layout or sums came after a link, so that they are of another state.
+    fn check_late(&self) -> Result<()> {
+        if self.is_late {
+            return Err(Error::usage(
+                "the layout and the sums of the base must be given before the first link is pushed",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Builds all selected tensors. If a rule is broken, finds the link that has the fault.
     fn pass<O: Output>(&self, held: &dyn State, out: &O, progress: &dyn Progress) -> Result<()> {
+        self.check_late()?;
         let course = &self.course();
         let wanted = &self
             .links
@@ -370,52 +392,51 @@ impl<'a, S: Source> Replay<'a, S> {
         if error.rule().is_none() {
             return Err(error);
         }
-        // Not the link's fault.
+        // If the base has changed meanwhile, no link is at fault.
         held.check_unchanged()?;
-        let (out, progress) = (&Nowhere, &|_| progress.advance(0));
         let pass = Pass {
             course,
             wanted,
             held,
             held_numbers,
-            out,
+            out: &DiscardOutput,
             compares_each: true,
             open_bytes,
-            progress,
+            // The first pass has reported these bytes; now the caller can only cancel.
+            progress: &|_| progress.advance(0),
         };
         Err(pass.run()?.map_or(error, |fault| fault.error))
     }
 
-    /// The number in `held` of each tensor of the base; where it is not taken, that of the next
-    /// one.
-    fn held_numbers(&self, held: &dyn State) -> Result<Vec<usize>> {
-        let mut held_numbers = Vec::with_capacity(self.base.len());
-        let mut count = 0;
-        for info in &self.base {
-            held_numbers.push(count);
-            count += usize::from(self.takes(info.name()));
-        }
-        if !held
-            .tensors()
-            .iter()
-            .eq(self.base.iter().filter(|info| self.takes(info.name())))
-        {
+    /// For each tensor of the base, its number in `held`; `None` if it is not selected.
+    fn held_numbers(&self, held: &dyn State) -> Result<Vec<Option<usize>>> {
+        let selected = self.base.iter().filter(|info| self.selects(info.name()));
+        if !held.tensors().iter().eq(selected) {
             return Err(Error::usage(
                 "the held state does not contain exactly the selected tensors of the base",
             ));
         }
-        Ok(held_numbers)
+        let mut numbers = 0..;
+        let held_number = |info: &TensorInfo| {
+            if self.selects(info.name()) {
+                numbers.next()
+            } else {
+                None
+            }
+        };
+        Ok(self.base.iter().map(held_number).collect())
     }
 
     /// The links, and the lineages that are built.
     fn course(&self) -> Course<'_, S> {
-        let (lineages, places) = self
+        let tensors = &self.table.tensors;
+        let (lineages, entries) = self
             .lineages
-            .taken(&self.table.tensors, &self.links, |name| self.takes(name));
+            .selected(tensors, &self.links, |name| self.selects(name));
         Course {
             links: &self.links,
             lineages,
-            places,
+            entries,
         }
     }
 
@@ -423,18 +444,46 @@ impl<'a, S: Source> Replay<'a, S> {
     fn wanted_of(&self, link: &LinkReader<S>) -> Vec<usize> {
         let entries = &link.index().tensors;
         let is_wanted = |number: &usize| {
-            self.is_taken.is_none()
+            self.is_selected.is_none()
                 || link
                     .parts(*number)
                     .iter()
-                    .any(|part| self.takes(entries[part.entry].name()))
+                    .any(|part| self.selects(entries[part.entry].name()))
         };
         (0..link.index().segments.len()).filter(is_wanted).collect()
     }
 
-    fn takes(&self, tensor: &str) -> bool {
-        self.is_taken.is_none_or(|is_taken| is_taken(tensor))
+    fn selects(&self, tensor: &str) -> bool {
+        self.is_selected
+            .is_none_or(|is_selected| is_selected(tensor))
     }
+}
+
+/// The layout that a link leads to, if layouts are followed.
+fn next_layout<S: Source>(
+    base: Option<&FollowedLayout>,
+    table: &StateTable,
+    link: &LinkReader<S>,
+) -> Result<Option<FollowedLayout>> {
+    let Some(FollowedLayout(base)) = base else {
+        return Ok(None);
+    };
+    let layout = Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
+    Ok(Some(FollowedLayout(Some(layout))))
+}
+
+/// The sums of the state that a link leads to, and of the link itself, if sums are followed.
+fn next_sums<S: Source>(
+    base: Option<&FollowedSums>,
+    origins: &[Origin],
+    link: &LinkReader<S>,
+) -> Result<Option<(StateSums, Option<LinkSums>)>> {
+    let Some(base) = base else {
+        return Ok(None);
+    };
+    let of_link = link.sums()?;
+    let target = base.target.follow(origins, of_link.as_ref());
+    Ok(Some((target, of_link)))
 }
 
 impl<S> std::fmt::Debug for Replay<'_, S> {

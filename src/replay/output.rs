@@ -8,27 +8,27 @@ use crate::limits::address;
 use crate::memory::{PatchCollector, PieceChanges};
 use crate::tensor::{MemoryWriter, PIECE_BYTES, State, StateWriter, TensorInfo};
 
-/// Puts the bytes of a stretch of a tensor into the room that it is given.
-pub(super) type Make<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<()>;
+/// Fills memory with the bytes of a stretch of a tensor.
+pub(super) type FillStretch<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<()>;
 
 /// A stretch of a piece that is to be built.
 pub(super) struct Stretch<'a> {
     pub(super) tensor: usize,
     pub(super) range: Range<u64>,
-    /// Room that may be used for it.
+    /// A buffer that the output may use for it.
     pub(super) buffer: &'a mut Vec<u8>,
-    pub(super) make: Make<'a>,
+    pub(super) fill: FillStretch<'a>,
 }
 
-/// Takes what is built, piece by piece and from several threads.
+/// A destination of built pieces, which come from several threads.
 pub(super) trait Output: Sync {
     /// The data that the output gathers for a piece.
     type Piece: Send;
 
-    /// Whether tensors that no link writes are built too.
-    const TAKES_UNCHANGED: bool;
+    /// True if pieces of which no link has a part are built too.
+    const NEEDS_EVERY_PIECE: bool;
 
-    /// Whether all is as it should be where zeros of this tensor are not put.
+    /// True if the destination holds zeros for this tensor, so that zeros need not be put.
     fn starts_as_zeros(&self, _tensor: usize) -> bool {
         true
     }
@@ -36,12 +36,13 @@ pub(super) trait Output: Sync {
     /// Begins a piece of the tensor with this number.
     fn begin(&self, tensor: usize) -> Self::Piece;
 
-    /// Lets the next stretch of a piece be built.
+    /// Chooses the memory for the next stretch of a piece, and calls `stretch.fill` with it: the
+    /// destination itself, so that nothing is copied, or `stretch.buffer`.
     fn put(&self, piece: &mut Self::Piece, stretch: Stretch<'_>) -> Result<()>;
 
-    /// Is given the pieces that have been proven. Those of a tensor come in order, but for those
-    /// that no link writes.
-    fn take(&self, _tensor: usize, _piece: u64, _made: Self::Piece) -> Result<()> {
+    /// Receives a proven piece. The pieces of a tensor ascend, except those of which no link has a
+    /// part: these may come at any time.
+    fn accept(&self, _tensor: usize, _piece: u64, _gathered: Self::Piece) -> Result<()> {
         Ok(())
     }
 }
@@ -52,7 +53,7 @@ pub(super) struct WriteOutput<'a, W: ?Sized>(pub(super) &'a W);
 impl<W: StateWriter + ?Sized> Output for WriteOutput<'_, W> {
     type Piece = ();
 
-    const TAKES_UNCHANGED: bool = true;
+    const NEEDS_EVERY_PIECE: bool = true;
 
     fn begin(&self, _tensor: usize) {}
 
@@ -63,27 +64,27 @@ impl<W: StateWriter + ?Sized> Output for WriteOutput<'_, W> {
             tensor,
             range,
             buffer,
-            make,
+            fill,
         }: Stretch<'_>,
     ) -> Result<()> {
-        if let Some(filled) = self.0.fill(tensor, range.clone(), make) {
+        if let Some(filled) = self.0.fill(tensor, range.clone(), fill) {
             return filled;
         }
-        make_in(buffer, &range, make)?;
+        fill_buffer(buffer, &range, fill)?;
         self.0.write(tensor, range.start, buffer)
     }
 }
 
-/// Hands on pieces.
-pub(super) struct PassOutput<'a>(pub(super) Mutex<Take<'a>>);
+/// Calls a function with each piece.
+pub(super) struct CallbackOutput<'a>(pub(super) Mutex<PieceCallback<'a>>);
 
-/// Takes a piece: the tensor's number, its own, and its bytes.
-pub(super) type Take<'a> = &'a mut (dyn FnMut(usize, u64, Vec<u8>) -> Result<()> + Send);
+/// A function that receives a piece: the tensor's number, the piece's number, and its bytes.
+pub(super) type PieceCallback<'a> = &'a mut (dyn FnMut(usize, u64, Vec<u8>) -> Result<()> + Send);
 
-impl Output for PassOutput<'_> {
+impl Output for CallbackOutput<'_> {
     type Piece = Vec<u8>;
 
-    const TAKES_UNCHANGED: bool = true;
+    const NEEDS_EVERY_PIECE: bool = true;
 
     fn starts_as_zeros(&self, _tensor: usize) -> bool {
         false
@@ -93,24 +94,24 @@ impl Output for PassOutput<'_> {
         Vec::new()
     }
 
-    fn put(&self, piece: &mut Vec<u8>, Stretch { range, make, .. }: Stretch<'_>) -> Result<()> {
+    fn put(&self, piece: &mut Vec<u8>, Stretch { range, fill, .. }: Stretch<'_>) -> Result<()> {
         let begin = piece.len();
         piece.resize(begin + address(range.end - range.start)?, 0);
-        make(&mut piece[begin..])
+        fill(&mut piece[begin..])
     }
 
-    fn take(&self, tensor: usize, piece: u64, made: Vec<u8>) -> Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)(tensor, piece, made)
+    fn accept(&self, tensor: usize, piece: u64, bytes: Vec<u8>) -> Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)(tensor, piece, bytes)
     }
 }
 
-/// Collects what differs from a state in memory.
+/// Collects the differences from a state in memory.
 pub(super) struct PatchOutput<'a> {
     over: &'a dyn State,
-    /// The tensors of the target, and what each is laid over: a tensor of `over`, or, if it is new,
-    /// room.
+    /// The tensors of the target, and for each the tensor of `over` that it replaces, or its number
+    /// among the new ones.
     tensors: Vec<(TensorInfo, Over)>,
-    /// Room for the new tensors.
+    /// Memory of the new tensors.
     new: MemoryWriter<'a>,
     collector: Mutex<PatchCollector>,
 }
@@ -153,8 +154,8 @@ impl<'a> PatchOutput<'a> {
         }
     }
 
-    /// All that has been collected.
-    pub(super) fn finish(self) -> PatchCollector {
+    /// Returns all that has been collected.
+    pub(super) fn into_collector(self) -> PatchCollector {
         self.collector
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)
@@ -164,7 +165,7 @@ impl<'a> PatchOutput<'a> {
 impl Output for PatchOutput<'_> {
     type Piece = PieceDifferences;
 
-    const TAKES_UNCHANGED: bool = false;
+    const NEEDS_EVERY_PIECE: bool = false;
 
     fn starts_as_zeros(&self, tensor: usize) -> bool {
         matches!(self.tensors[tensor].1, Over::New(_))
@@ -182,16 +183,16 @@ impl Output for PatchOutput<'_> {
             tensor,
             range,
             buffer,
-            make,
+            fill,
         } = stretch;
         let number = match self.tensors[tensor].1 {
             Over::Held(number) => number,
             Over::New(place) => {
-                let filled = self.new.fill(place, range, make);
+                let filled = self.new.fill(place, range, fill);
                 return filled.unwrap_or_else(|| Err(Error::usage("no such range in the state")));
             }
         };
-        make_in(buffer, &range, make)?;
+        fill_buffer(buffer, &range, fill)?;
         let old = match self.over.bytes(number, range.clone()) {
             Some(old) => old,
             None => {
@@ -204,7 +205,8 @@ impl Output for PatchOutput<'_> {
         Ok(())
     }
 
-    fn take(&self, tensor: usize, piece: u64, made: PieceDifferences) -> Result<()> {
+    fn accept(&self, tensor: usize, piece: u64, gathered: PieceDifferences) -> Result<()> {
+        // New tensors have been built where they stay.
         if self.starts_as_zeros(tensor) {
             return Ok(());
         }
@@ -212,17 +214,17 @@ impl Output for PatchOutput<'_> {
             .collector
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        collector.add(tensor, piece, made.changes)
+        collector.add(tensor, piece, gathered.changes)
     }
 }
 
-/// Drops what is built: only whether it is right matters.
-pub(super) struct Nowhere;
+/// Drops what is built, which has been proven.
+pub(super) struct DiscardOutput;
 
-impl Output for Nowhere {
+impl Output for DiscardOutput {
     type Piece = ();
 
-    const TAKES_UNCHANGED: bool = false;
+    const NEEDS_EVERY_PIECE: bool = false;
 
     fn begin(&self, _tensor: usize) {}
 
@@ -232,16 +234,20 @@ impl Output for Nowhere {
         Stretch {
             range,
             buffer,
-            make,
+            fill,
             ..
         }: Stretch<'_>,
     ) -> Result<()> {
-        make_in(buffer, &range, make)
+        fill_buffer(buffer, &range, fill)
     }
 }
 
 /// Builds a stretch in a buffer.
-pub(super) fn make_in(buffer: &mut Vec<u8>, range: &Range<u64>, make: Make<'_>) -> Result<()> {
+pub(super) fn fill_buffer(
+    buffer: &mut Vec<u8>,
+    range: &Range<u64>,
+    fill: FillStretch<'_>,
+) -> Result<()> {
     buffer.resize(address(range.end - range.start)?, 0);
-    make(buffer)
+    fill(buffer)
 }

@@ -1,5 +1,5 @@
-//! Plans: what links do to the lanes that they code, piece by piece, which is enough to prove them
-//! (SPEC section 24.6).
+//! Plans: how links change the lanes that they code, piece by piece. These lanes suffice to prove
+//! local links (SPEC section 24.6).
 
 use rayon::prelude::*;
 
@@ -7,51 +7,60 @@ use crate::codec::union::union;
 use crate::error::{Error, ErrorClass, Result};
 use crate::format::Start;
 use crate::limits::address;
-use crate::replay::course::{Course, Fault, Group, Item};
-use crate::replay::lineage::EntryPlace;
+use crate::replay::course::{Course, Fault, Group, Item, SegmentId};
+use crate::replay::lineage::EntryId;
 use crate::replay::segments::Segments;
 use crate::replay::{FollowedSums, Replay};
-use crate::rules::{self, Rule, ensure};
+use crate::rules::{self, Rule};
 use crate::source::Source;
 use crate::sums::{PieceSums, Sums};
+use crate::tensor::Dtype;
 
 /// A plan for one piece of a tensor: how links change it, in lanes.
 #[derive(Debug)]
 pub(super) struct PiecePlan {
     pub(super) item: Item,
+    pub(super) dtype: Dtype,
     /// The tensor's number in the table of the base.
-    pub(super) tensor: usize,
+    pub(super) base_tensor: usize,
     /// The lane of the tensor with which the piece begins.
     pub(super) first_lane: u64,
     /// Number of lanes in the piece.
     pub(super) all: usize,
     /// The lanes that any of the links codes, strictly ascending, counted from `first_lane`; `None`
-    /// if they are all of the piece.
+    /// if they are all of the piece. None at all is possible: a part may code no lane (SPEC section
+    /// 6.2).
     pub(super) lanes: Option<Vec<u32>>,
-    /// The steps of the links that code lanes of the piece, in the order of the links.
+    /// The steps of the links that have a part of the piece, in the order of the links.
     pub(super) steps: Vec<PieceStep>,
-    /// R-SUM-04 of a link without a part.
+    /// R-SUM-04, broken by a link without a part of the piece.
     pub(super) failure: Option<Fault>,
 }
 
 /// A step of a plan: how one link changes the lanes of a piece.
 #[derive(Debug)]
 pub(super) struct PieceStep {
-    /// The entry of the link.
-    pub(super) place: EntryPlace,
-    /// Which of the [lanes](PiecePlan::lanes) it codes, by their places among them, strictly
-    /// ascending; `None` if all of them.
-    pub(super) places: Option<Vec<u32>>,
-    /// Whether values are differences (SPEC section 8.3) modulo 2^W; otherwise they are the new
+    pub(super) entry: EntryId,
+    /// Indices of the lanes that the link codes in [`PiecePlan::lanes`], strictly ascending; `None`
+    /// if it codes all of them.
+    pub(super) indices: Option<Vec<u32>>,
+    /// True if values are differences (SPEC section 8.3) modulo 2^W; otherwise they are the new
     /// lanes.
     pub(super) is_relative: bool,
-    /// A value for each lane, little-endian.
+    /// A value for each coded lane, little-endian.
     pub(super) values: Vec<u8>,
     /// The sums that the link promises.
     pub(super) sums: PromisedSums,
 }
 
-/// The sums that a link promises of a piece.
+impl PiecePlan {
+    /// Number of lanes that any of the links codes.
+    pub(super) fn coded_lanes(&self) -> usize {
+        self.lanes.as_ref().map_or(self.all, Vec::len)
+    }
+}
+
+/// The sums that a link promises for a piece.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PromisedSums {
     /// Sums of the piece before this link.
@@ -62,7 +71,7 @@ pub(super) struct PromisedSums {
     pub(super) piece: Sums,
 }
 
-/// Makes plans for pieces.
+/// Plans pieces.
 #[derive(Debug)]
 pub(super) struct PiecePlanner<'a, S> {
     pub(super) course: &'a Course<'a, S>,
@@ -70,40 +79,39 @@ pub(super) struct PiecePlanner<'a, S> {
 }
 
 impl<S: Source> PiecePlanner<'_, S> {
-    /// Whether the lanes that are coded are enough to prove a piece, as far as indexes and sums
-    /// tell.
-    fn takes(&self, (number, piece): Item) -> Result<bool> {
-        let lineage = self.course.lineage(number);
-        if lineage.target.is_none() || self.sums_before(number, piece)?.is_none() {
+    /// True if the coded lanes suffice to prove a piece, as far as indexes and sums show.
+    fn lanes_suffice(&self, item: Item) -> Result<bool> {
+        let lineage = self.course.lineage(item.lineage);
+        if lineage.target.is_none() || self.sums_before(item)?.is_none() {
             return Ok(false);
         }
-        for &place in self.course.places(lineage) {
-            let number = self.course.segment_of(place, piece)?;
-            let coding = number
-                .map(|(link, segment)| self.course.links[link].index().segments[segment].coding);
+        for &entry in self.course.entries_of(lineage) {
+            let segment = self.course.segment_of(entry, item.piece)?;
+            let coding =
+                segment.map(|id| self.course.links[id.link].index().segments[id.segment].coding);
             let is_local = coding.is_none_or(|coding| coding.is_sparse() || !coding.is_relative());
-            if !is_local || self.sums_of(place, piece)?.is_none() {
+            if !is_local || self.sums_of(entry, item.piece)?.is_none() {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// The sums that a piece has in the base.
-    fn sums_before(&self, lineage: usize, piece: u64) -> Result<Option<Sums>> {
-        let Some(start) = self.course.lineage(lineage).start else {
+    /// The sums of a piece in the base, if they are known.
+    fn sums_before(&self, item: Item) -> Result<Option<Sums>> {
+        let Some(start) = self.course.lineage(item.lineage).start else {
             return Ok(None);
         };
         let pieces = self.sums.base.tensors.get(start).and_then(Option::as_ref);
-        let piece = address(piece)?;
+        let piece = address(item.piece)?;
         Ok(pieces.and_then(|pieces| pieces.get(piece).copied()))
     }
 
-    /// The sums that a link has for a piece.
-    fn sums_of(&self, (link, entry): EntryPlace, piece: u64) -> Result<Option<PieceSums>> {
-        let of_link = self.sums.links.get(link).and_then(Option::as_ref);
+    /// The sums that a link carries for a piece, if it has any.
+    fn sums_of(&self, id: EntryId, piece: u64) -> Result<Option<PieceSums>> {
+        let of_link = self.sums.links.get(id.link).and_then(Option::as_ref);
         let piece = address(piece)?;
-        let pieces = of_link.and_then(|sums| sums.entries.get(entry));
+        let pieces = of_link.and_then(|sums| sums.entries.get(id.entry));
         Ok(pieces.and_then(|pieces| pieces.get(piece).copied()))
     }
 
@@ -114,71 +122,84 @@ impl<S: Source> PiecePlanner<'_, S> {
             .lineages
             .iter()
             .enumerate()
-            .filter(|(_, lineage)| !lineage.places.is_empty());
+            .filter(|(_, lineage)| !lineage.entries.is_empty());
         written.flat_map(|(number, lineage)| {
-            (0..lineage.info.pieces()).map(move |piece| (number, piece))
+            (0..lineage.info.pieces()).map(move |piece| Item {
+                lineage: number,
+                piece,
+            })
         })
     }
 
-    /// Plans the pieces of a group. Its segments are opened link by link, and let go one by one.
+    /// Plans the pieces of a group. Its segments are opened link by link, one at a time.
     ///
     /// # Errors
     /// The errors of step 8 of SPEC section 10 without 8.5, of some segment, not always the first;
-    /// UNSUPPORTED, without a rule, if lanes are not enough to say how the links change a piece.
+    /// UNSUPPORTED, without a rule, if a piece depends on other lanes than the coded ones.
     pub(super) fn plan(&self, group: &Group, segments: &Segments<'_, S>) -> Result<Vec<PiecePlan>> {
-        let mut coded: Vec<Option<Vec<CodedLanes>>> =
-            group.items.iter().map(|_| Some(Vec::new())).collect();
-        for &number in &group.segments {
-            let segment = segments.open(number)?;
-            for (&(lineage, piece), coded) in group.items.iter().zip(&mut coded) {
-                let places = self.course.places(self.course.lineage(lineage));
-                let Ok(place) = places.binary_search_by_key(&number.0, |(link, _)| *link) else {
+        let mut coded: Vec<Result<Vec<CodedLanes>>> =
+            group.items.iter().map(|_| Ok(Vec::new())).collect();
+        for &id in &group.segments {
+            let segment = segments.open(id)?;
+            for (&item, coded) in group.items.iter().zip(&mut coded) {
+                let Some(part) = self.part_in(id, item)? else {
                     continue;
                 };
-                if self.course.segment_of(places[place], piece)? != Some(number) {
-                    continue;
+                // With several contexts, positions depend on the base (SPEC section 7.1). The first
+                // such link is named.
+                if segment.table().contexts > 1 && coded.is_ok() {
+                    let name = self.course.lineage(item.lineage).info.name();
+                    *coded = Err(refused(NOT_LOCAL, id.link).of_tensor(name));
                 }
-                // With several, positions depend on the base.
-                if segment.table().contexts > 1 {
-                    *coded = None;
-                }
-                if let Some(coded) = coded {
-                    let part = self.course.links[number.0].part(number.1, places[place].1, piece);
-                    coded.push(segment.coded(part)?);
+                if let Ok(coded) = coded {
+                    let (numbers, values) = segment.coded(part)?;
+                    coded.push(CodedLanes { numbers, values });
                 }
             }
             drop(segment);
-            segments.close(number, false);
+            segments.close(id, false);
         }
         let planned = group
             .items
             .iter()
             .zip(coded)
-            .map(|(&item, coded)| self.planned(item, coded));
+            .map(|(&item, coded)| self.planned(item, coded?));
         planned.collect()
     }
 
-    /// The plan of a piece from what each link that has a part of it codes.
-    fn planned(&self, item: Item, coded: Option<Vec<CodedLanes>>) -> Result<PiecePlan> {
-        let (number, piece) = item;
-        let lineage = self.course.lineage(number);
-        let (Some(tensor), Some(base), Some(coded)) =
-            (lineage.start, self.sums_before(number, piece)?, coded)
-        else {
-            return Err(
-                Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(lineage.info.name())
-            );
+    /// The number of the part that a segment has of a piece, if it has one.
+    fn part_in(&self, id: SegmentId, item: Item) -> Result<Option<usize>> {
+        let entries = self.course.entries_of(self.course.lineage(item.lineage));
+        let Ok(found) = entries.binary_search_by_key(&id.link, |entry| entry.link) else {
+            return Ok(None);
         };
-        let (lanes, values) = united(coded);
-        let mut values = values.into_iter();
-        let (mut steps, mut failure, mut before) = (Vec::new(), None, base);
-        for &place in self.course.places(lineage) {
-            let unknown = || Error::usage("the sums of the piece are unknown");
-            let sums = self.sums_of(place, piece)?.ok_or_else(unknown)?;
-            if let Some(segment) = self.course.segment_of(place, piece)? {
-                // In the order of the links.
-                let (places, values) = values.next().ok_or_else(unknown)?;
-                let is_relative = self.course.links[segment.0].index().segments[segment.1]
+        let entry = entries[found];
+        if self.course.segment_of(entry, item.piece)? != Some(id) {
+            return Ok(None);
+        }
+        let link = self.course.links[id.link];
+        Ok(Some(link.part(id.segment, entry.entry, item.piece)))
+    }
+
+    /// Plans a piece. `coded` has the lanes of each link that has a part of it, in the order of the
+    /// links.
+    fn planned(&self, item: Item, coded: Vec<CodedLanes>) -> Result<PiecePlan> {
+        let lineage = self.course.lineage(item.lineage);
+        // `why_not` has refused links without these.
+        let unknown =
+            || Error::usage("the sums of the piece are unknown").of_tensor(lineage.info.name());
+        let base_tensor = lineage.start.ok_or_else(unknown)?;
+        let mut before = self.sums_before(item)?.ok_or_else(unknown)?;
+        let (lanes, coded) = united(coded);
+        let mut coded = coded.into_iter();
+        let mut steps = Vec::new();
+        let mut failure = None;
+        for &entry in self.course.entries_of(lineage) {
+            let sums = self.sums_of(entry, item.piece)?.ok_or_else(unknown)?;
+            if let Some(id) = self.course.segment_of(entry, item.piece)? {
+                let missing = || Error::usage("the lanes of a part are missing");
+                let StepLanes { indices, values } = coded.next().ok_or_else(missing)?;
+                let is_relative = self.course.links[id.link].index().segments[id.segment]
                     .coding
                     .is_relative();
                 let sums = PromisedSums {
@@ -187,112 +208,118 @@ impl<S: Source> PiecePlanner<'_, S> {
                     piece: sums.piece,
                 };
                 steps.push(PieceStep {
-                    place,
-                    places,
+                    entry,
+                    indices,
                     is_relative,
                     values,
                     sums,
                 });
-            } else {
-                let differs = self.ensure(before == sums.piece, &rules::SUM_04, place, piece)?;
-                failure = Fault::least(failure, differs);
+            } else if before != sums.piece {
+                let message = "the link promises other sums for a piece that it does not change";
+                let fault = self.sum_fault(&rules::SUM_04, message, entry, item.piece)?;
+                failure = Fault::least(failure, Some(fault));
             }
             before = sums.piece;
         }
-        let own = lineage.info.piece_lanes(piece);
-        let (first_lane, all) = (own.start, address(own.end - own.start)?);
+        let range = lineage.info.piece_lanes(item.piece);
         Ok(PiecePlan {
             item,
-            tensor,
-            first_lane,
-            all,
+            dtype: lineage.info.dtype(),
+            base_tensor,
+            first_lane: range.start,
+            all: address(range.end - range.start)?,
             lanes,
             steps,
             failure,
         })
     }
 
-    /// A rule of step 3, for an entry of a link and a piece.
-    pub(super) fn ensure(
+    /// The fault of a piece whose sums break a rule of step 3 of SPEC section 24.6.
+    pub(super) fn sum_fault(
         &self,
-        holds: bool,
         rule: &'static Rule,
-        place: EntryPlace,
+        message: &str,
+        entry: EntryId,
         piece: u64,
-    ) -> Result<Option<Fault>> {
-        let checked = ensure(holds, rule, || {
-            if rule.id == rules::SUM_03.id {
-                "the new values of the coded lanes do not have the sums that the link promises"
-                    .into()
-            } else {
-                "the piece would not have the sums that the link promises: the memory does not \
-                 hold the base, or the link is wrong"
-                    .into()
-            }
-        });
-        let Err(error) = checked else { return Ok(None) };
-        let (link, entry) = place;
-        let name = self.course.written(place)?.info.name();
-        let error = match self.course.segment_of(place, piece)? {
-            Some((_, segment)) => error.in_segment(segment),
+    ) -> Result<Fault> {
+        let error = Error::broken(rule, message);
+        let name = self.course.written(entry)?.info.name();
+        let error = match self.course.segment_of(entry, piece)? {
+            Some(id) => error.in_segment(id.segment),
             None => error.in_section("index"),
         };
-        Ok(Some(Fault::new(
-            (link, 9, entry, piece),
-            error.of_tensor(name),
-        )))
+        Ok(Fault::of_piece(entry, piece, error.of_tensor(name)))
     }
 }
 
-/// The lanes that a link codes of a piece, and their values. Lanes are numbers in the piece, or
-/// places among the lanes that any of the links codes; `None` if they are all of these.
-type CodedLanes = (Option<Vec<u32>>, Vec<u8>);
+/// The lanes that a link codes of a piece, and their values.
+struct CodedLanes {
+    /// Their numbers in the piece; `None` if they are all of it.
+    numbers: Option<Vec<u32>>,
+    values: Vec<u8>,
+}
 
-/// From what each link codes of a piece, by numbers: the lanes that any of them codes (`None` if
-/// they are all of the piece), and what each link codes, by places.
-fn united(mut steps: Vec<CodedLanes>) -> (Option<Vec<u32>>, Vec<CodedLanes>) {
-    if let [(numbers, _)] = steps.as_mut_slice() {
-        return (numbers.take(), steps);
-    }
-    let lists: Option<Vec<&mut Vec<u32>>> = steps
-        .iter_mut()
-        .map(|(numbers, _)| numbers.as_mut())
+/// The lanes that a link codes of a piece, by their indices among the lanes that any link codes.
+struct StepLanes {
+    /// `None` if they are all of these.
+    indices: Option<Vec<u32>>,
+    values: Vec<u8>,
+}
+
+/// Returns the lanes that any link codes of a piece (`None` if they are all of it), and the lanes
+/// of each link by their indices among them.
+fn united(coded: Vec<CodedLanes>) -> (Option<Vec<u32>>, Vec<StepLanes>) {
+    let mut steps: Vec<StepLanes> = coded
+        .into_iter()
+        .map(|CodedLanes { numbers, values }| StepLanes {
+            indices: numbers,
+            values,
+        })
         .collect();
-    // If one codes all of the piece, numbers are places.
+    if let [step] = steps.as_mut_slice() {
+        return (step.indices.take(), steps);
+    }
+    let lists: Option<Vec<&mut Vec<u32>>> =
+        steps.iter_mut().map(|step| step.indices.as_mut()).collect();
+    // If a link codes all of the piece, numbers are indices.
     let Some(mut lists) = lists else {
         return (None, steps);
     };
+    // This replaces each number in the lists by its index.
     let lanes = union(&mut lists);
-    for (places, _) in &mut steps {
-        if places
+    for step in &mut steps {
+        if step
+            .indices
             .as_ref()
-            .is_some_and(|places| places.len() == lanes.len())
+            .is_some_and(|indices| indices.len() == lanes.len())
         {
-            *places = None;
+            step.indices = None;
         }
     }
     (Some(lanes), steps)
 }
 
 impl<S: Source> Replay<'_, S> {
-    /// The sums, if they are followed.
+    /// The sums that are followed.
+    ///
+    /// # Errors
+    /// USAGE if they are not, or if they came after a link.
     pub(super) fn followed_sums(&self) -> Result<&FollowedSums> {
+        self.check_late()?;
         self.sums
             .as_ref()
             .ok_or_else(|| Error::usage("the sums of the base are needed to take links in place"))
     }
 
-    /// Why lanes are not enough, as far as indexes and sums tell.
+    /// Returns the refusal of links whose lanes do not suffice, as far as indexes and sums show:
+    /// step 2 of SPEC section 24.6.
     pub(super) fn why_not(&self, planner: &PiecePlanner<'_, S>) -> Result<Option<Error>> {
-        let refused = |message: &str, link: usize| {
-            Error::refused(ErrorClass::Unsupported, message).of_link(link)
-        };
         for (number, link) in self.links.iter().enumerate() {
             for entry in link
                 .index()
                 .tensors
                 .iter()
-                .filter(|entry| self.takes(entry.name()))
+                .filter(|entry| self.selects(entry.name()))
             {
                 if entry
                     .written()
@@ -309,23 +336,25 @@ impl<S: Source> Replay<'_, S> {
                 )));
             }
         }
-        for (number, piece) in planner.items() {
-            if !planner.takes((number, piece))? {
-                let lineage = planner.course.lineage(number);
-                let (link, _) = planner.course.places(lineage)[0];
-                let is_known = planner.sums_before(number, piece)?.is_some();
+        for item in planner.items() {
+            if !planner.lanes_suffice(item)? {
+                let lineage = planner.course.lineage(item.lineage);
+                let first = planner.course.entries_of(lineage)[0];
+                let is_known = planner.sums_before(item)?.is_some();
                 let message = if is_known {
                     NOT_LOCAL
                 } else {
                     "the sums of the base are unknown for a tensor"
                 };
-                return Ok(Some(refused(message, link).of_tensor(lineage.info.name())));
+                let error = refused(message, first.link);
+                return Ok(Some(error.of_tensor(lineage.info.name())));
             }
         }
         Ok(None)
     }
 
-    /// Step 8 of SPEC section 10 of each link in order, without 8.5, as *check* does it.
+    /// Checks the segments of each link in order: step 8 of SPEC section 10 without 8.5, as *check*
+    /// does it.
     pub(super) fn first_fault(&self) -> Result<()> {
         for (number, link) in self.links.iter().enumerate() {
             let checked: Vec<Result<()>> = self
@@ -342,6 +371,11 @@ impl<S: Source> Replay<'_, S> {
     }
 }
 
-/// Why a link is refused.
+/// UNSUPPORTED, without a rule: step 2 of SPEC section 24.6.
+fn refused(message: &str, link: usize) -> Error {
+    Error::refused(ErrorClass::Unsupported, message).of_link(link)
+}
+
+/// Message of the refusal of a part that is not local (SPEC section 24.5).
 const NOT_LOCAL: &str =
     "a part needs more of the base than the lanes that it codes, so it cannot be taken in place";

@@ -1,11 +1,11 @@
-//! The decoded segments of several links: each is decoded when its first part is needed, and let go
-//! after its last one.
+//! The decoded segments of several links: each is decoded when the first group opens it, and
+//! dropped when the last one closes it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
 use crate::link::{LinkReader, Segment};
-use crate::replay::course::{Group, SegmentNumber};
+use crate::replay::course::{Group, SegmentId};
 use crate::source::Source;
 
 /// The segments of links.
@@ -24,7 +24,7 @@ struct Slot {
 }
 
 impl<'a, S: Source> Segments<'a, S> {
-    /// None is decoded. These groups will ask for theirs.
+    /// Creates empty slots, and counts for each segment the groups that will open it.
     pub(super) fn of(links: &'a [&'a LinkReader<S>], groups: &[Group]) -> Self {
         let slots = |link: &&LinkReader<S>| {
             link.index()
@@ -40,39 +40,39 @@ impl<'a, S: Source> Segments<'a, S> {
         groups
             .iter()
             .flat_map(|group| &group.segments)
-            .for_each(|&number| segments.slot(number).uses += 1);
+            .for_each(|&id| segments.slot(id).uses += 1);
         segments
     }
 
-    fn slot(&self, (link, number): SegmentNumber) -> MutexGuard<'_, Slot> {
+    fn slot(&self, id: SegmentId) -> MutexGuard<'_, Slot> {
         // It does not matter what a thread was doing when it failed: the work ends then.
-        self.slots[link][number]
+        self.slots[id.link][id.segment]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any group will still ask for the segment.
-    pub(super) fn is_expected(&self, number: SegmentNumber) -> bool {
-        self.slot(number).uses > 0
+    /// True if a group will still open the segment.
+    pub(super) fn is_expected(&self, id: SegmentId) -> bool {
+        self.slot(id).uses > 0
     }
 
-    /// The decoded segment: steps 8.1 to 8.4 of SPEC section 10. Other threads that want it wait
-    /// meanwhile.
-    pub(super) fn open(&self, number: SegmentNumber) -> Result<Arc<Segment>> {
-        let mut slot = self.slot(number);
+    /// Returns the decoded segment, and decodes it first if necessary: steps 8.1 to 8.4 of SPEC
+    /// section 10. Other threads that open it wait meanwhile.
+    pub(super) fn open(&self, id: SegmentId) -> Result<Arc<Segment>> {
+        let mut slot = self.slot(id);
         if let Some(segment) = &slot.segment {
             return Ok(segment.clone());
         }
-        let segment = self.links[number.0]
-            .segment(number.1)
-            .map_err(|error| error.of_link(number.0))?;
+        let segment = self.links[id.link]
+            .segment(id.segment)
+            .map_err(|error| error.of_link(id.link))?;
         Ok(slot.segment.insert(Arc::new(segment)).clone())
     }
 
-    /// A group is done with the segment. It is let go if no other group will ask for it, or if
+    /// Ends a group's use of the segment. It is dropped if no other group will open it, or if
     /// `room_is_short`: then it may be decoded again.
-    pub(super) fn close(&self, number: SegmentNumber, room_is_short: bool) {
-        let mut slot = self.slot(number);
+    pub(super) fn close(&self, id: SegmentId, room_is_short: bool) {
+        let mut slot = self.slot(id);
         slot.uses = slot.uses.saturating_sub(1);
         if slot.uses == 0 || room_is_short {
             slot.segment = None;

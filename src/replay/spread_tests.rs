@@ -1,4 +1,4 @@
-//! Links applied in place by several processes, among which the tensors of a state are spread in
+//! Tests of links in place by several processes, among which the tensors of a state are divided in
 //! every way.
 
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::sync::{Barrier, Mutex};
 
 use proptest::prelude::*;
 
-use super::device_tests::Device;
+use super::fake_device::Device;
 use super::*;
 use crate::Profile;
 use crate::diff::{DiffOptions, diff};
@@ -19,20 +19,20 @@ use crate::memory::{
 use crate::sums::Sums;
 use crate::tensor::{Dtype, PIECE_BYTES, find};
 
-/// Number of the tensor that has another shape at each step, and therefore must be contiguous.
-const STEADY: usize = 6;
+/// The number of the tensor whose shape changes at each step. Its memory is always contiguous.
+const RESHAPED: usize = 6;
 
-/// The tensors of one process, and the rows that contain them among other lanes.
+/// Places of tensors in the memory of one process.
 #[derive(Debug, Clone, Default)]
-struct Layout {
+struct RankPlaces {
     given: Vec<Region>,
-    /// The tensor of each part, and the place of each of the tensor's lanes in it.
+    /// For each part, the tensor, and the place of each lane of the tensor that is here.
     parts: Vec<(usize, Vec<Option<u64>>)>,
     /// Lane width of each row, and its length in lanes.
     rows: Vec<(usize, u64)>,
 }
 
-impl Layout {
+impl RankPlaces {
     fn add(
         &mut self,
         number: usize,
@@ -41,17 +41,17 @@ impl Layout {
         random: &mut Random,
     ) {
         let width = info.dtype().lane_bytes();
-        let row = self
-            .rows
-            .iter()
-            .position(|row| row.0 == width)
-            .filter(|_| random.below(2) == 0);
-        let row = row.unwrap_or(self.rows.len());
+        let mut row = self.rows.len();
+        if let Some(other) = self.rows.iter().position(|row| row.0 == width)
+            && random.below(2) == 0
+        {
+            row = other;
+        }
         if row == self.rows.len() {
             self.rows.push((width, 0));
         }
         let first = self.rows[row].1 + random.below(3);
-        let (given, places) = if number == STEADY {
+        let (given, places) = if number == RESHAPED {
             (
                 Region {
                     first,
@@ -86,7 +86,7 @@ impl Layout {
     }
 }
 
-/// Memory with accessible rows.
+/// Memory whose rows tests can read.
 trait Memory: PlacedMemory {
     fn of(places: Places, rows: Vec<Vec<u8>>) -> Self;
     fn rows(&mut self) -> &mut Vec<Vec<u8>>;
@@ -112,7 +112,7 @@ impl Memory for LentState<Vec<u8>> {
     }
 }
 
-/// Messages between the processes.
+/// The messages of the processes to each other.
 struct Table {
     barrier: Barrier,
     told: Mutex<Vec<(Vec<[Sums; 2]>, bool)>>,
@@ -121,7 +121,7 @@ struct Table {
 struct Peer<'a>(&'a Table, usize);
 
 impl Peer<'_> {
-    /// Exchanges sums with the other processes; `None` if one of them has failed.
+    /// Exchanges sums; returns those of all processes, unless one has failed.
     fn tell(&self, sums: &[[Sums; 2]], is_failed: bool) -> Option<Vec<Vec<[Sums; 2]>>> {
         self.0.told.lock().unwrap()[self.1] = (sums.to_vec(), is_failed);
         self.0.barrier.wait();
@@ -156,7 +156,7 @@ impl Peers for Peer<'_> {
     }
 }
 
-/// Runs `work` for all processes at the same time, each with its memory.
+/// Runs all processes at the same time, each with its memory.
 fn together<M: Send, T: Send>(
     memories: &mut [M],
     work: impl Fn(usize, &mut M, &Peer<'_>) -> T + Sync,
@@ -179,15 +179,15 @@ fn together<M: Send, T: Send>(
     })
 }
 
-/// Spreads tensors among processes. A tied tensor is in the same places as the other one of its
-/// pair.
+/// Divides tensors among processes. The first tensor of each pair in `tied` lies where the second
+/// does.
 fn spread(
     tensors: &[TensorInfo],
     tied: &[(usize, usize)],
     ranks: usize,
     random: &mut Random,
-) -> Vec<Layout> {
-    let mut layouts = vec![Layout::default(); ranks];
+) -> Vec<RankPlaces> {
+    let mut layouts = vec![RankPlaces::default(); ranks];
     let any = |random: &mut Random| usize::try_from(random.below(ranks as u64)).unwrap();
     for (number, info) in tensors.iter().enumerate() {
         if let Some((_, other)) = tied.iter().find(|(tied, _)| *tied == number) {
@@ -229,7 +229,7 @@ fn spread(
                 .iter_mut()
                 .for_each(|layout| layout.add(number, info, Vec::new(), random)),
             1 => layouts[any(random)].add(number, info, Vec::new(), random),
-            _ if long.is_empty() || number == STEADY => {
+            _ if long.is_empty() || number == RESHAPED => {
                 layouts
                     .iter_mut()
                     .for_each(|layout| layout.add(number, info, Vec::new(), random));
@@ -260,8 +260,8 @@ fn noise(length: usize, random: &mut Random) -> Vec<u8> {
         .collect()
 }
 
-/// Makes states in which some lanes change at each step, and a last tensor whose shape changes at
-/// each step. Tied tensors are equal.
+/// States in which some lanes change at each step, and so does the shape of the last tensor. Tied
+/// tensors are equal.
 fn steps(count: usize, random: &mut Random) -> (Vec<MemoryState>, Vec<(usize, usize)>) {
     let mut tensors: Vec<TensorInfo> = ["a", "b", "c", "d"]
         .iter()
@@ -280,7 +280,7 @@ fn steps(count: usize, random: &mut Random) -> (Vec<MemoryState>, Vec<(usize, us
         data[5] = data[0].clone();
         let mut state = MemoryState::new();
         for (number, (info, data)) in tensors.iter().zip(&data).enumerate() {
-            let shape = if number == STEADY {
+            let shape = if number == RESHAPED {
                 [&[30][..], &[6, 5], &[5, 6]][step % 3]
             } else {
                 info.shape()
@@ -303,8 +303,8 @@ fn steps(count: usize, random: &mut Random) -> (Vec<MemoryState>, Vec<(usize, us
     (states, tied)
 }
 
-/// Makes the memories of the processes, with a state, another tensor, and lanes between them.
-fn held<M: Memory>(layouts: &[Layout], state: &MemoryState, random: &mut Random) -> Vec<M> {
+/// Creates the memories of the processes: with a state, and a tensor that is nowhere.
+fn held<M: Memory>(layouts: &[RankPlaces], state: &MemoryState, random: &mut Random) -> Vec<M> {
     let mut infos = state.tensors().to_vec();
     infos.push(TensorInfo::new("zz", Dtype::U8, [3]).unwrap());
     let places = layouts
@@ -326,7 +326,7 @@ fn held<M: Memory>(layouts: &[Layout], state: &MemoryState, random: &mut Random)
         places.divide(rank, &all, |name| name != "zz").unwrap();
         assert_eq!(find(places.tensors(), "zz"), Some(infos.len() - 1));
     }
-    let with_rows = |(layout, places): (&Layout, Places)| {
+    let with_rows = |(layout, places): (&RankPlaces, Places)| {
         let rows = layout
             .rows
             .iter()
@@ -396,8 +396,8 @@ fn each<M: Memory>(
         .for_each(|(memory, changes)| work(changes, memory).unwrap());
 }
 
-/// Applies links in place, undoes them, and checks that wrong bits are noticed.
-fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random) {
+/// Applies links in place and goes back, and checks that wrong bits are found.
+fn go<M: Memory>(states: &[MemoryState], layouts: &[RankPlaces], random: &mut Random) {
     let links = links_between(states, random);
     let (base, target) = (&states[0], &states[states.len() - 1]);
     let (table, sums) = StateSums::hashed(base, &()).unwrap();
@@ -539,8 +539,8 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
     }
 }
 
-/// Makes a device fail at each call in turn, and checks that undoing restores the old content.
-fn fail(states: &[MemoryState], layouts: &[Layout], random: &mut Random) {
+/// Lets devices fail at each call in turn, and checks that they get back what they held.
+fn fail(states: &[MemoryState], layouts: &[RankPlaces], random: &mut Random) {
     let links = links_between(states, random);
     let (table, sums) = StateSums::hashed(&states[0], &()).unwrap();
     let mut replay = Replay::new(table).with_sums(sums);
@@ -621,7 +621,7 @@ fn pieces_are_divided_too() {
         state
     };
     let states = [state(1), state(2), state(3)];
-    let mut layouts = vec![Layout::default(); 2];
+    let mut layouts = vec![RankPlaces::default(); 2];
     let cut = columns / 3 + 1;
     layouts[0].add(0, &states[0].tensors()[0], vec![0..5, 0..cut], random);
     layouts[1].add(0, &states[0].tensors()[0], vec![0..5, cut..columns], random);
@@ -632,7 +632,7 @@ fn pieces_are_divided_too() {
 }
 
 #[test]
-fn parts_of_which_nobody_knows_the_others_are_refused() {
+fn parts_are_refused_if_the_others_are_unknown() {
     let random = &mut Random::new(1);
     let state = |value: u8| {
         let mut state = MemoryState::new();
@@ -646,7 +646,7 @@ fn parts_of_which_nobody_knows_the_others_are_refused() {
     let (table, sums) = StateSums::hashed(&states[0], &()).unwrap();
     let mut replay = Replay::new(table).with_sums(sums);
     replay.push(&links[0]).unwrap();
-    let mut layout = Layout::default();
+    let mut layout = RankPlaces::default();
     layout.add(0, &states[0].tensors()[0], vec![0..2, 0..2], random);
     let places = Places::new(states[0].tensors().to_vec(), &layout.given).unwrap();
     let rows = vec![vec![1; address(layout.rows[0].1).unwrap()]];

@@ -1,5 +1,5 @@
-//! Memory for tests that is as slow and strange as a device: the writes of a call become visible
-//! only when the call ends, and any call may fail halfway.
+//! Memory for tests that behaves like a device: the writes of a call are visible only when the call
+//! ends, and any call may fail half way.
 
 use std::ops::Range;
 
@@ -13,16 +13,23 @@ use crate::tensor::{MemoryState, State, TensorInfo};
 pub(super) struct Device {
     pub(super) places: Places,
     pub(super) rows: Vec<Vec<u8>>,
-    /// Writes of the current call: row, byte, value.
-    written: Vec<(usize, usize, Vec<u8>)>,
+    /// Writes of the current call, which are applied when it ends.
+    written: Vec<PendingWrite>,
     calls: usize,
     /// Numbers of the calls that fail.
     fails: Range<usize>,
-    /// Number of quarters of its lanes that a failing call writes.
+    /// Quarters of its lanes that a failing call writes.
     quarters: usize,
 }
 
-/// Verified lanes: their width, their places, and their old and new values.
+/// Bytes to be written to a row.
+struct PendingWrite {
+    row: usize,
+    begin: usize,
+    value: Vec<u8>,
+}
+
+/// Proven lanes: their width, their spans, old and new values.
 #[derive(Debug)]
 pub(super) struct Staged(usize, Vec<Span>, Vec<u8>, Vec<u8>);
 
@@ -38,7 +45,7 @@ impl Device {
         }
     }
 
-    /// Makes a device with each tensor in a row of its own.
+    /// Creates a device with a state, each tensor in a row of its own.
     pub(super) fn of(state: &MemoryState) -> Self {
         let given: Vec<Region> = state
             .tensors()
@@ -61,13 +68,13 @@ impl Device {
         state
     }
 
-    /// Makes these of the next calls fail.
+    /// Makes these calls fail, counted from the next one.
     pub(super) fn failing(&mut self, fails: Range<usize>) -> &mut Self {
         (self.calls, self.fails) = (0, fails);
         self
     }
 
-    /// Sets the number of quarters of its lanes that a failing call writes.
+    /// Sets the quarters of its lanes that a failing call writes.
     pub(super) fn writes(&mut self, quarters: usize) {
         self.quarters = quarters;
     }
@@ -82,8 +89,8 @@ impl Device {
         } else {
             all
         };
-        for (row, at, value) in self.written.drain(..).take(count) {
-            self.rows[row][at..at + value.len()].copy_from_slice(&value);
+        for PendingWrite { row, begin, value } in self.written.drain(..).take(count) {
+            self.rows[row][begin..begin + value.len()].copy_from_slice(&value);
         }
         if is_failure {
             Err(Error::refused(crate::ErrorClass::Io, "the device is gone"))
@@ -107,7 +114,11 @@ impl Device {
         assert_eq!(values.len(), span.count * width);
         for (lane, value) in Self::lanes(width, span).zip(values.chunks_exact(width)) {
             assert!(lane.end <= self.rows[span.row].len());
-            self.written.push((span.row, lane.start, value.to_vec()));
+            self.written.push(PendingWrite {
+                row: span.row,
+                begin: lane.start,
+                value: value.to_vec(),
+            });
         }
     }
 
