@@ -67,7 +67,7 @@ export class ChainData {
   async #read(version) {
     const documents = [];
     const read = async (name) => {
-    const bytes = await this.chain.document(name);
+      const bytes = await this.chain.document(name);
       if (bytes !== null) documents.push({ name, text: new TextDecoder().decode(bytes) });
       return bytes;
     };

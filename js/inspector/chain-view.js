@@ -196,7 +196,7 @@ function changesChart() {
   });
   if (items.length > 0) {
     box.append(columns(items, { title: 'Share of changed elements by version; the table of versions has the numbers' }),
-    make('p', { class: 'note', text: 'Of the tensors that the link touches.' }));
+      make('p', { class: 'note', text: 'Of the tensors that the link touches.' }));
   }
   const left = uncounted();
   if (left.length > 0) {
@@ -360,18 +360,18 @@ async function loadEarlier() {
 async function keysChanged() {
   const data = current;
   const keys = trustedKeys();
-    if (data === null) return;
-    try {
+  if (data === null) return;
+  try {
     const signers = await data.findSigners(keys);
     // A later change of the form starts a search of its own.
     if (keys === trustedKeys()) data.setSigners(keys, signers);
-    } catch (error) {
+  } catch (error) {
     if (data === current) say(refusal(error), true);
-    }
-    if (data !== current || keys !== trustedKeys()) return;
-    showVersions();
-    showSignatures();
-    void plan();
+  }
+  if (data !== current || keys !== trustedKeys()) return;
+  showVersions();
+  showSignatures();
+  void plan();
 }
 
 /** Listens to the card. @param {(wish: Record<string, string | undefined>) => void} writeAddress writes keys into the page's address */

@@ -94,9 +94,9 @@ function addPiece(result, piece, old, differenceKnown) {
 /** @param {Grid} grid @param {number} lane of the tensor */
 function addToGrid(grid, lane) {
   const element = Math.floor((lane * grid.laneBits) / grid.elementBits);
-    const row = Math.floor(element / grid.columns);
-    const column = element % grid.columns;
-    const y = Math.floor((row * grid.down) / grid.rows);
+  const row = Math.floor(element / grid.columns);
+  const column = element % grid.columns;
+  const y = Math.floor((row * grid.down) / grid.rows);
   const x = Math.floor((column * grid.across) / grid.columns);
   grid.counts[y * grid.across + x] += 1;
 }

@@ -95,7 +95,7 @@ function histogramSection({ steps, changed }, row) {
   }
   box.append(make('details', {}, make('summary', { text: 'Numbers' }),
     table(['Steps', unit === 'elements' ? 'Elements' : 'Lanes', 'Share'], items.filter((item) => item.value > 0)
-        .map((item) => [item.label, grouped(item.value), item.shown]), 'Histogram of differences')));
+      .map((item) => [item.label, grouped(item.value), item.shown]), 'Histogram of differences')));
   return box;
 }
 

@@ -181,7 +181,7 @@ export async function showTrust(data, isCurrent) {
       text = `The newest version, ${head}, is signed.`;
     } else {
       text = `The newest version that is signed is ${head}. A reader with these keys uses it and ignores version ${data.head}.`;
-  }
+    }
   } catch (error) {
     kind = 'error';
     text = refusal(error);
