@@ -178,7 +178,8 @@ pub(crate) const SECRET_KEY: &str = "PRIVATE+KEY+";
 /// texts; this function is for other output of a program.
 pub fn without_secrets(text: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()".contains(c);
-    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
     let next = |rest: &str| {
         [SECRET_KEY, "://"]
             .iter()

@@ -37,11 +37,13 @@ pub(crate) fn record(
             Ok(false)
         }
     };
-    let (mut magic, mut header) = ([0; MAGIC.len()], [0; RECORD_HEADER]);
+    let mut magic = [0; MAGIC.len()];
+    let mut header = [0; RECORD_HEADER];
     if !read(offset, &mut magic)? || magic != MAGIC {
         return Ok(None);
     }
-    let (mut found, mut last) = (None, None);
+    let mut found = None;
+    let mut last = None;
     let mut place = offset + MAGIC.len() as u64;
     while place < end {
         if !read(place, &mut header)? {
@@ -51,7 +53,8 @@ pub(crate) fn record(
         else {
             return Ok(None);
         };
-        let (own, crc) = (u32::from_le_bytes(*own), u32::from_le_bytes(*crc));
+        let own = u32::from_le_bytes(*own);
+        let crc = u32::from_le_bytes(*crc);
         let data_length = u64::from_le_bytes(*data_length);
         place += RECORD_HEADER as u64;
         if data_length > end - place || last.is_some_and(|last| own <= last) {
@@ -73,7 +76,8 @@ pub(crate) fn record(
 
 /// Makes an area with one record.
 pub(crate) fn area(kind: u32, data: &[u8]) -> Vec<u8> {
-    let (crc, length) = (crc32fast::hash(data), data.len() as u64);
+    let crc = crc32fast::hash(data);
+    let length = data.len() as u64;
     [
         &MAGIC[..],
         &kind.to_le_bytes(),

@@ -182,7 +182,8 @@ impl<'a, S: Source> Patches<'a, S> {
             read_piece(base, tensor, piece, &mut old)?;
             let mut new = old.clone();
             link.locate(number, part, segment.apply(part, &mut new))?;
-            let (mut numbers, mut values) = (Vec::new(), Vec::new());
+            let mut numbers = Vec::new();
+            let mut values = Vec::new();
             append_changes(
                 coding.lane_bytes,
                 0,
@@ -200,7 +201,8 @@ impl<'a, S: Source> Patches<'a, S> {
             Some(indices) => Ok(indices.partition_point(|&index| index < lane)),
             None => address(lane - first),
         };
-        let (begin, end) = (before(lanes.start)?, before(lanes.end)?);
+        let begin = before(lanes.start)?;
+        let end = before(lanes.end)?;
         values.truncate(end * coding.lane_bytes);
         values.drain(..begin * coding.lane_bytes);
         if let Some(indices) = &mut indices {

@@ -169,7 +169,8 @@ pub(crate) fn target_table<S: Source>(
         );
     }
     let table = StateTable::new(target, target_digests);
-    let (reached, promised) = (table.digests.state, link.header().target);
+    let reached = table.digests.state;
+    let promised = link.header().target;
     ensure(reached == promised, &rules::APP_05, || {
         format!("the link's tensors give the state {reached}, its header promises {promised}")
     })?;
@@ -182,7 +183,8 @@ pub(crate) fn target_table<S: Source>(
 /// R-APP-06 (`WRONG_BASE`), of the link that does not follow the one before it.
 pub fn check_sequence<S: Source>(links: &[&LinkReader<S>]) -> Result<()> {
     for (number, pair) in links.windows(2).enumerate() {
-        let (reached, base) = (pair[0].header().target, pair[1].header().base);
+        let reached = pair[0].header().target;
+        let base = pair[1].header().base;
         ensure(reached == base, &rules::APP_06, || {
             format!(
                 "link {} leads to {reached}, link {} starts from {base}",
@@ -226,7 +228,8 @@ mod tests {
         let mut file = Vec::new();
         diff(base, target, &DiffOptions::default(), &mut file).unwrap();
         let link = LinkReader::open(&file, &Limits::default()).unwrap();
-        let (mut header, mut index) = (link.header().clone(), link.index().clone());
+        let mut header = link.header().clone();
+        let mut index = link.index().clone();
         edit(&mut header, &mut index);
         let segments = &file[address(HEADER_BYTES + link.header().index_stored).unwrap()..];
         let stored = index.to_bytes();
@@ -246,10 +249,8 @@ mod tests {
 
     #[test]
     fn what_the_index_promises_is_checked_before_anything_is_decoded() {
-        let (base, target) = (
-            state(&[("a", &[1]), ("b", &[2]), ("c", &[3])]),
-            state(&[("a", &[1]), ("b", &[4])]),
-        );
+        let base = state(&[("a", &[1]), ("b", &[2]), ("c", &[3])]);
+        let target = state(&[("a", &[1]), ("b", &[4])]);
         let good = link((&base, &target), |_, _| ());
         assert_eq!(table(&base).after(&good).unwrap(), table(&target));
         let rules = |link: &LinkReader<Vec<u8>>, base: &MemoryState| {
@@ -307,7 +308,8 @@ mod tests {
     fn each_piece_is_compared() {
         let piece = address(PIECE_BYTES).unwrap();
         let data = |byte: u8| [vec![1; piece], vec![byte]].concat();
-        let (base, target) = (state(&[("t", &data(2))]), state(&[("t", &data(3))]));
+        let base = state(&[("t", &data(2))]);
+        let target = state(&[("t", &data(3))]);
         assert_eq!(
             apply(&base, &link((&base, &target), |_, _| ())).unwrap(),
             target
@@ -332,11 +334,10 @@ mod tests {
 
     #[test]
     fn a_part_is_checked_by_the_whole_table() {
-        let (base, target) = (
-            state(&[("a", &[1]), ("b", &[2])]),
-            state(&[("a", &[1]), ("b", &[3]), ("c", &[7])]),
-        );
-        let (held, expected) = (state(&[("a", &[1])]), state(&[("a", &[1]), ("c", &[7])]));
+        let base = state(&[("a", &[1]), ("b", &[2])]);
+        let target = state(&[("a", &[1]), ("b", &[3]), ("c", &[7])]);
+        let held = state(&[("a", &[1])]);
+        let expected = state(&[("a", &[1]), ("c", &[7])]);
         let is_taken = |name: &str| name != "b";
         let good = link((&base, &target), |_, _| ());
         let base_table = table(&base);

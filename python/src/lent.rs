@@ -690,7 +690,7 @@ impl ProcessGroup {
         gate::attach(|py| self.caller.raised(py).unwrap_or_else(|| raised(py, error))).ok()
     }
 
-    /// Converts an error that comes from another process: to STATE_MISMATCH if its exception says
+    /// Converts an error that comes from another process: to `STATE_MISMATCH` if its exception says
     /// that the memory is not what it should be. Other errors stay as they are.
     fn told(&self, error: Error) -> Error {
         let is_of_memory = gate::attach(|py| {
@@ -716,7 +716,8 @@ fn is_of_memory(raised: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 impl Peers for ProcessGroup {
     fn add(&self, sums: &mut [[Sums; 2]], error: Option<&Error>) -> Result<()> {
-        let (ranks, failed) = (Arc::clone(&self.ranks), self.exception(error));
+        let ranks = Arc::clone(&self.ranks);
+        let failed = self.exception(error);
         let numbers = sums.iter().flatten().flat_map(|sums| sums.numbers());
         let bytes: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
         let length = bytes.len();
@@ -750,7 +751,8 @@ impl Peers for ProcessGroup {
     }
 
     fn vote(&self, error: Option<&Error>) -> Result<Option<Error>> {
-        let (ranks, failed) = (Arc::clone(&self.ranks), self.exception(error));
+        let ranks = Arc::clone(&self.ranks);
+        let failed = self.exception(error);
         let voted = self.caller.ask(move |py| {
             let voted = ranks.bind(py).call_method1("vote", (failed,));
             Ok(voted.and_then(failure_of))
@@ -805,7 +807,8 @@ impl FoundTensors {
 impl<'py> Finder<'py> {
     /// Finds the location of a tensor, which must be writable.
     fn locate(&mut self, py: Python<'py>, place: &TensorPlace) -> PyResult<TensorLocation> {
-        let (name, object) = (place.name(), place.tensor(py));
+        let name = place.name();
+        let object = place.tensor(py);
         let is_torch = self.is_torch(object)?;
         if !is_torch && !self.is_numpy(object)? {
             return self.locate_buffer(name, object);

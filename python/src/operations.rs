@@ -382,7 +382,8 @@ pub(crate) fn write_file(
     run(py, &How::default(), |_| {
         let mut file = OutputFile::create(&path, replace)?;
         let mut buffer = vec![0; 1 << 20];
-        let (mut offset, length) = (0, link.header().file_length());
+        let mut offset = 0;
+        let length = link.header().file_length();
         while offset < length {
             let part = usize::try_from(length - offset)
                 .unwrap_or(usize::MAX)

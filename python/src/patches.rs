@@ -277,7 +277,8 @@ pub(crate) fn compare(
     begin: usize,
     threads: Option<Threads>,
 ) -> PyResult<Differences> {
-    let (old, new) = (GivenState::of(old)?, GivenState::of(new)?);
+    let old = GivenState::of(old)?;
+    let new = GivenState::of(new)?;
     let (rows, next) = run(
         py,
         &How {
@@ -285,9 +286,11 @@ pub(crate) fn compare(
             ..How::default()
         },
         |_| {
-            let (old, new) = (old.open()?, new.open()?);
+            let old = old.open()?;
+            let new = new.open()?;
             let all = new.state().tensors();
-            let (mut end, mut bytes) = (begin, 0_u64);
+            let mut end = begin;
+            let mut bytes = 0_u64;
             while end < all.len() && end - begin < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE as u64 {
                 bytes = bytes.saturating_add(all[end].bytes());
                 end += 1;
@@ -313,7 +316,8 @@ fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<TensorChan
         .tensors()
         .get(number)
         .ok_or_else(|| Error::usage("no such tensor"))?;
-    let (width, total) = (info.dtype().lane_bytes(), info.bytes());
+    let width = info.dtype().lane_bytes();
+    let total = info.bytes();
     let is_same = |other: &TensorInfo| (info.dtype(), total) == (other.dtype(), other.bytes());
     let base = find(old.tensors(), info.name()).filter(|&base| is_same(&old.tensors()[base]));
     let mut changes = TensorChanges::new(info, base.is_none())?;
@@ -321,7 +325,8 @@ fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<TensorChan
         new.read(number, 0, &mut changes.values)?;
         return Ok(changes);
     };
-    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut before = Vec::new();
+    let mut after = Vec::new();
     for begin in (0..total).step_by(usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX)) {
         // At most a piece.
         let length = usize::try_from(PIECE_BYTES.min(total - begin)).map_err(|_| too_long(info))?;
@@ -329,7 +334,8 @@ fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<TensorChan
         after.resize(length, 0);
         old.read(base, begin, &mut before)?;
         new.read(number, begin, &mut after)?;
-        let (mut numbers, mut values) = (Vec::new(), Vec::new());
+        let mut numbers = Vec::new();
+        let mut values = Vec::new();
         changes_between(width, 0, (&before, &after), &mut numbers, &mut values)?;
         let first = begin / width as u64;
         changes.add(

@@ -169,18 +169,15 @@ fn owner_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 fn form_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let py = tensor.py();
     let field = |name| tensor.getattr_opt(name);
-    let (dtype, shape) = (field(intern!(py, "dtype"))?, field(intern!(py, "shape"))?);
+    let dtype = field(intern!(py, "dtype"))?;
+    let shape = field(intern!(py, "shape"))?;
     if let Some(storage) = field(intern!(py, "untyped_storage"))? {
         let storage = storage.call0()?;
         let data_ptr = intern!(py, "data_ptr");
-        let (address, strides) = (
-            tensor.call_method0(data_ptr)?,
-            tensor.call_method0(intern!(py, "stride"))?,
-        );
-        let (begin, length) = (
-            storage.call_method0(data_ptr)?,
-            storage.call_method0(intern!(py, "nbytes"))?,
-        );
+        let address = tensor.call_method0(data_ptr)?;
+        let strides = tensor.call_method0(intern!(py, "stride"))?;
+        let begin = storage.call_method0(data_ptr)?;
+        let length = storage.call_method0(intern!(py, "nbytes"))?;
         return (
             address,
             dtype,

@@ -222,7 +222,8 @@ impl Snapshot {
         if (info.dtype(), info.shape()) != (own.dtype(), own.shape()) {
             return Ok(false);
         }
-        let (info, other) = (info.clone(), allocated(py, name, data.len())?);
+        let info = info.clone();
+        let other = allocated(py, name, data.len())?;
         let mut copies = [TensorCopy {
             shard,
             name: name.to_owned(),

@@ -205,7 +205,8 @@ impl Polling {
     /// number is a multiple of `every`.
     #[new]
     fn new(poll: f64, poll_longest: f64, every: Option<NonZeroU64>) -> Self {
-        let (poll, longest) = (seconds(poll), seconds(poll_longest));
+        let poll = seconds(poll);
+        let longest = seconds(poll_longest);
         let options = FollowOptions::default()
             .poll(poll)
             .poll_longest(longest.max(poll))
@@ -1174,7 +1175,8 @@ impl PreparedUpdate {
         let guard = free(py, &self.made)?;
         let made = guard.get(py)?;
         let rows = run(py, &How::default(), |_| {
-            let (mut rows, mut passed) = (PatchRows::default(), begin);
+            let mut rows = PatchRows::default();
+            let mut passed = begin;
             if let Pending::Memory(patches) = made {
                 patches
                     .patch_sets()

@@ -238,10 +238,8 @@ impl<'py> Finder<'py> {
         writable: bool,
     ) -> PyResult<FoundTensor> {
         let py = object.py();
-        let (dtype, shape) = (
-            object.getattr(intern!(py, "dtype"))?,
-            object.getattr(intern!(py, "shape"))?,
-        );
+        let dtype = object.getattr(intern!(py, "dtype"))?;
+        let shape = object.getattr(intern!(py, "shape"))?;
         let Ok(text) = dtype.extract::<String>() else {
             return Err(usage(
                 py,
@@ -489,7 +487,8 @@ impl TensorRoom {
     /// memory with another one.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
-        let (mut infos, mut all) = (Vec::new(), Vec::new());
+        let mut infos = Vec::new();
+        let mut all = Vec::new();
         let mut places: Vec<(usize, usize, String)> = Vec::new();
         for (info, bytes) in found(object, true)? {
             let TensorBytes::Here(bytes) = bytes else {

@@ -234,7 +234,8 @@ pub(crate) struct Watch {
 impl Watch {
     fn new(deadline: Option<Instant>) -> Self {
         let counts = std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0)));
-        let (stopped, was_late) = (AtomicBool::new(false), AtomicBool::new(false));
+        let stopped = AtomicBool::new(false);
+        let was_late = AtomicBool::new(false);
         Self {
             stopped,
             deadline,
@@ -286,7 +287,8 @@ impl Watch {
             return Ok(());
         };
         for ((_, name), (done, total)) in PHASES.iter().zip(&self.counts) {
-            let (done, total) = (done.load(Ordering::Relaxed), total.load(Ordering::Relaxed));
+            let done = done.load(Ordering::Relaxed);
+            let total = total.load(Ordering::Relaxed);
             if total > 0 {
                 progress.call1(py, (*name, done.min(total), total))?;
             }

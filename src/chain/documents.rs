@@ -127,10 +127,8 @@ fn check_object(
 
 /// Reads a document and checks R-LIM-05 and R-DOC-01 to R-DOC-03.
 fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Result<T> {
-    let (length, limit) = (
-        bytes.len() as u64,
-        limits.document_bytes.min(MAX_DOCUMENT_BYTES),
-    );
+    let length = bytes.len() as u64;
+    let limit = limits.document_bytes.min(MAX_DOCUMENT_BYTES);
     ensure(length <= limit, &rules::LIM_05, || {
         format!("the document has {length} bytes, the limit is {limit}")
     })?;
@@ -390,7 +388,8 @@ fn check_assets(assets: &[Asset]) -> Result<()> {
 
 /// R-LIM-07.
 fn check_size_of_assets(assets: &[Asset], limits: &Limits) -> Result<()> {
-    let (count, most) = (assets.len() as u64, limits.assets.min(MAX_ASSETS));
+    let count = assets.len() as u64;
+    let most = limits.assets.min(MAX_ASSETS);
     ensure(count <= most, &rules::LIM_07, || {
         format!("the commit has {count} assets, the limit is {most}")
     })?;

@@ -65,8 +65,10 @@ impl HistoryEntry {
         routes: Vec<Route>,
         is_direct: impl Fn(&Route) -> bool,
     ) -> RoutesDocument {
-        let (version, commit) = (self.commit.version, self.digest);
-        let (routes, metadata) = (Route::in_order(routes), BTreeMap::new());
+        let version = self.commit.version;
+        let commit = self.digest;
+        let routes = Route::in_order(routes);
+        let metadata = BTreeMap::new();
         let mut document = RoutesDocument {
             version,
             generation: self.generation + 1,

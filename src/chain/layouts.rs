@@ -152,7 +152,8 @@ mod tests {
             named_layouts(&BTreeMap::from([(KEY.to_owned(), text.to_owned())]), shards)
                 .map(|named| named.len())
         };
-        let (a, b) = (digest("a").to_string(), digest("b").to_string());
+        let a = digest("a").to_string();
+        let b = digest("b").to_string();
         assert_eq!(named(&a, 1), Some(1));
         assert_eq!(named(&format!("{a} {b}"), 2), Some(2));
         for (text, shards) in [
@@ -198,14 +199,16 @@ mod tests {
 
     #[test]
     fn who_is_at_fault() {
-        let (right, other) = (Some(digest("layout")), Some(digest("other")));
+        let right = Some(digest("layout"));
+        let other = Some(digest("other"));
         let fault = |held, path: &[_]| {
             follow(held, path)
                 .1
                 .map(|error| (error.rule().unwrap(), error.link()))
         };
         let at = |route| Some(("R-LAY-03", route));
-        let (nothing, version) = (true, false);
+        let nothing = true;
+        let version = false;
         // From nothing, by files of commits.
         assert_eq!(
             fault(

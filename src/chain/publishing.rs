@@ -420,7 +420,8 @@ mod tests {
                 size: 0,
             },
         };
-        let (routes, assets) = (vec![route(None)], vec![asset("b"), asset("C"), asset("a")]);
+        let routes = vec![route(None)];
+        let assets = vec![asset("b"), asset("C"), asset("a")];
         let second = parent
             .next(second.state, second.shards, routes, assets, BTreeMap::new())
             .unwrap();

@@ -108,7 +108,8 @@ impl ModelListing {
     fn add(&mut self, directory: &Path, folder: &OsStr, parts: usize) -> Result<()> {
         for entry in fs::read_dir(directory).map_err(|error| reading(error, directory))? {
             let entry = entry.map_err(|error| reading(error, directory))?;
-            let (last, path) = (entry.file_name(), entry.path());
+            let last = entry.file_name();
+            let path = entry.path();
             let kind = entry.file_type().map_err(|error| reading(error, &path))?;
             let mut name = folder.to_owned();
             name.push(&last);

@@ -304,7 +304,8 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         let states = [7, 8, 9].map(|byte| model(folder.path(), &format!("step {byte}"), byte));
         let weights = ["a.safetensors", "b.safetensors"];
-        let (count, options) = (Count::default(), FileOptions::default());
+        let count = Count::default();
+        let options = FileOptions::default();
         let counted = options.clone().progress(&count);
         let whole = snapshot(&states[0], &at("0"), &counted).unwrap();
         let first = diff(&states[0], &states[1], &at("1"), &counted).unwrap();

@@ -317,7 +317,8 @@ impl SafetensorsState {
                     .as_deref()
                     .unwrap_or_default()
             };
-            let (first, second) = (name(number - 1), name(number));
+            let first = name(number - 1);
+            let second = name(number);
             let message = format!(
                 "duplicate tensor: the files {first:?} and {second:?} both have one of this name"
             );
@@ -325,7 +326,8 @@ impl SafetensorsState {
                 .of_tensor(tensors[number].name())
                 .in_file(path));
         }
-        let (path, listing) = (path.to_owned(), ModelListing::default());
+        let path = path.to_owned();
+        let listing = ModelListing::default();
         Ok(Self {
             path,
             shards,

@@ -55,7 +55,8 @@ impl PieceChanges {
     /// them are kept instead.
     pub(crate) fn add(&mut self, begin: u64, old: &[u8], new: &[u8]) {
         self.end = begin + new.len() as u64;
-        let (numbers, values) = (self.numbers.len(), self.values.len());
+        let numbers = self.numbers.len();
+        let values = self.values.len();
         // Lanes of a piece are 2^24 at most.
         let first = u32::try_from(begin / self.lane_bytes as u64).unwrap_or(u32::MAX);
         append_changes(
@@ -73,7 +74,7 @@ impl PieceChanges {
             let own = self.old.len();
             self.old.resize(self.values.len(), 0);
             with_lane!(self.lane_bytes, L => {
-                let (lanes, old) = (&self.numbers[numbers..], L::chunks(old));
+                let lanes = &self.numbers[numbers..]; let old = L::chunks(old);
                 for (value, &lane) in L::chunks_mut(&mut self.old[own..]).iter_mut().zip(lanes) {
                     *value = old[(lane - first) as usize];
                 }
@@ -174,7 +175,8 @@ impl PatchCollector {
             );
         }
         let first_lane = range.start / lane_bytes as u64;
-        let (mut numbers, mut values) = (changes.numbers.as_slice(), changes.values.as_slice());
+        let mut numbers = changes.numbers.as_slice();
+        let mut values = changes.values.as_slice();
         let mut old = changes.old.as_slice();
         for span in changes.spans {
             let length = match span {

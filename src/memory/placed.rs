@@ -192,7 +192,8 @@ impl<T> Changes<T> {
         self.lanes += spans.iter().map(|span| span.count as u64).sum::<u64>();
         self.bytes += (size_of::<u32>() * places + old.len() + new.len()) as u64;
         if self.bytes > self.budget {
-            let (needed, budget) = (self.bytes, self.budget);
+            let needed = self.bytes;
+            let budget = self.budget;
             return Err(Error::usage(format!(
                 "the changes take {needed} bytes so far, {budget} are allowed"
             )));
@@ -432,7 +433,8 @@ pub fn fill<M: PlacedMemory + ?Sized>(
 ) -> Result<()> {
     let places = memory.places();
     let info = places.tensors().get(tensor).ok_or_else(no_lanes)?;
-    let (width, range) = (info.dtype().lane_bytes(), info.piece(piece));
+    let width = info.dtype().lane_bytes();
+    let range = info.piece(piece);
     if range.end - range.start != bytes.len() as u64 {
         return Err(no_lanes());
     }
@@ -450,7 +452,8 @@ pub fn fill<M: PlacedMemory + ?Sized>(
             ));
             continue;
         }
-        let (mut places, mut values) = (Vec::new(), Vec::new());
+        let mut places = Vec::new();
+        let mut values = Vec::new();
         for one in part.stretches(lanes.clone()) {
             let begin = address(one.lane - lanes.start)? * width;
             values.extend_from_slice(&bytes[begin..begin + address(one.count)? * width]);

@@ -302,7 +302,8 @@ impl TensorPart {
         first: u64,
         numbers: impl IntoIterator<Item = u32>,
     ) -> (Vec<u32>, Vec<u64>) {
-        let (mut which, mut places) = (Vec::new(), Vec::new());
+        let mut which = Vec::new();
+        let mut places = Vec::new();
         let mut now = self.stretch_at(first);
         for (at, number) in (0..).zip(numbers) {
             let lane = first + u64::from(number);

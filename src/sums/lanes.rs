@@ -34,7 +34,8 @@ pub(crate) fn of_lanes<L: Lane, const N: usize>(
 ) -> [Sums; N] {
     let in_row = 2 * ROW as u64 / size_of::<L>() as u64;
     let mut totals = [const { Total::ZERO }; N];
-    let (mut row, mut begin) = (0, 0);
+    let mut row = 0;
+    let mut begin = 0;
     let mut products = [[0; 2]; N];
     for (number, lanes) in lanes {
         if u64::from(number).wrapping_sub(begin) >= in_row {

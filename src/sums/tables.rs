@@ -36,7 +36,8 @@ pub(super) static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     })
     .filter(|&number| number != 0 && number != MODULUS);
     let mut next = |count| numbers.by_ref().take(count).collect::<Vec<u32>>();
-    let (low, high) = ([next(ROW), next(ROW)], [next(ROWS), next(ROWS)]);
+    let low = [next(ROW), next(ROW)];
+    let high = [next(ROWS), next(ROWS)];
     let factors = (0..ROW).step_by(BLOCK / 2).map(|block| {
         let place = |odd, number| block + 4 * number + odd;
         let two =

@@ -170,7 +170,8 @@ pub(crate) fn each_piece<T: Send>(
     progress: &dyn Progress,
     look: impl Fn(&[u8]) -> T + Sync,
 ) -> Result<Vec<Vec<T>>> {
-    let (infos, numbers) = (state.tensors(), numbers.collect::<Vec<usize>>());
+    let infos = state.tensors();
+    let numbers = numbers.collect::<Vec<usize>>();
     let of_tensor = |(place, &number): (usize, &usize)| {
         (0..infos[number].pieces()).map(move |piece| (place, piece))
     };

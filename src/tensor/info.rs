@@ -121,7 +121,8 @@ impl TensorInfo {
 
     /// The lanes of the tensor that piece number `piece` holds: 2^24 at most.
     pub(crate) fn piece_lanes(&self, piece: u64) -> Range<u64> {
-        let (bytes, lane_bytes) = (self.piece(piece), self.dtype.lane_bytes() as u64);
+        let bytes = self.piece(piece);
+        let lane_bytes = self.dtype.lane_bytes() as u64;
         bytes.start / lane_bytes..bytes.end / lane_bytes
     }
 }

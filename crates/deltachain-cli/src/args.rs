@@ -353,10 +353,8 @@ mod tests {
             .term_width(100);
         all.build();
         for command in all.get_subcommands_mut() {
-            let (short, long) = (
-                command.render_help().to_string(),
-                command.render_long_help().to_string(),
-            );
+            let short = command.render_help().to_string();
+            let long = command.render_long_help().to_string();
             let lines = short.lines().count();
             assert!(
                 lines <= 70 && lines <= long.lines().count(),

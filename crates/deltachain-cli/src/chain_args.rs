@@ -63,7 +63,8 @@ impl StoreArgs {
     }
 
     pub(crate) fn options(&self) -> Result<StoreOptions> {
-        let (mut options, mut settings) = (StoreOptions::default(), Vec::new());
+        let mut options = StoreOptions::default();
+        let mut settings = Vec::new();
         for setting in &self.settings {
             let (name, value) = setting
                 .split_once('=')
@@ -650,7 +651,8 @@ fn parse_poll(text: &str) -> Result<(Duration, Duration), String> {
         let shortest = parse_seconds(text)?;
         return Ok((shortest, shortest.max(LONGEST_POLL)));
     };
-    let (shortest, longest) = (parse_seconds(shortest)?, parse_seconds(longest)?);
+    let shortest = parse_seconds(shortest)?;
+    let longest = parse_seconds(longest)?;
     if longest < shortest {
         return Err("the maximum is below the minimum".to_owned());
     }

@@ -369,7 +369,8 @@ impl CommandSigner {
     fn ask(&self, text: &[u8]) -> io::Result<Result<Vec<u8>, String>> {
         // Files instead of pipes, because a command that does not read, or leaves a child process
         // behind, would block a pipe.
-        let (mut question, mut answer) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let mut question = tempfile::tempfile()?;
+        let mut answer = tempfile::tempfile()?;
         question.write_all(text)?;
         question.seek(SeekFrom::Start(0))?;
         let mut shell = shell(&self.command);

@@ -34,7 +34,8 @@ impl NotCovered {
         base: Option<&SafetensorsState>,
         target: &SafetensorsState,
     ) -> Result<Self> {
-        let (names, left_out) = (target.other_files(), target.left_out().to_vec());
+        let names = target.other_files();
+        let left_out = target.left_out().to_vec();
         let mut differing = Vec::new();
         if let Some(base) =
             base.filter(|base| base.layout().is_directory() && target.layout().is_directory())
@@ -107,7 +108,8 @@ pub(crate) fn list(names: &[String]) -> String {
 }
 
 fn same_content(left: &Path, right: &Path) -> io::Result<bool> {
-    let (left, right) = (File::open(left)?, File::open(right)?);
+    let left = File::open(left)?;
+    let right = File::open(right)?;
     if left.metadata()?.len() != right.metadata()?.len() {
         return Ok(false);
     }

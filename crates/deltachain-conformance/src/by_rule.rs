@@ -83,10 +83,8 @@ mod tests {
     #[test]
     fn bytes_follow_the_rule_beyond_a_chunk() {
         let folder = tempfile::tempdir().unwrap();
-        let (rules, out) = (
-            folder.path().join("a.json"),
-            folder.path().join("a.safetensors"),
-        );
+        let rules = folder.path().join("a.json");
+        let out = folder.path().join("a.safetensors");
         let length = CHUNK + 3;
         let text = format!(
             r#"{{"tensors":[{{"name":"t","dtype":"U8","shape":[{length}],"multiply":7,"add":3,"modulus":251}},

@@ -653,7 +653,8 @@ mod tests {
 
     #[test]
     fn a_local_link_needs_sums_and_local_parts() {
-        let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+        let mut base = MemoryState::new();
+        let mut target = MemoryState::new();
         base.insert("t", Dtype::BF16, &[2], vec![1, 0x3C, 1, 0x3F])
             .unwrap();
         target

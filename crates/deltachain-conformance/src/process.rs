@@ -84,7 +84,8 @@ impl Process {
         thread::spawn(move || each_line(stdout, |line| sender.send(line).is_ok()));
         let tail = Tail::default();
         let (end, tail_end) = channel::<()>();
-        let (stderr, shared) = (child.stderr.take(), Arc::clone(&tail));
+        let stderr = child.stderr.take();
+        let shared = Arc::clone(&tail);
         thread::spawn(move || {
             each_line(stderr, |line| {
                 let mut tail = shared.lock().unwrap_or_else(PoisonError::into_inner);

@@ -157,7 +157,8 @@ impl<'a> Workshop<'a> {
                     Operation::EncodeLocal => "local",
                     _ => "compact",
                 };
-                let (base, target) = (self.base(vector)?, text(&self.state(target)?)?);
+                let base = self.base(vector)?;
+                let target = text(&self.state(target)?)?;
                 (
                     Some("result.dcf"),
                     json!({ "base": base, "target": target, "profile": profile }),

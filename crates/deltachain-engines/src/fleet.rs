@@ -503,7 +503,8 @@ impl FleetCore {
         target: &Target,
         patience: Duration,
     ) -> (MutexGuard<'a, FleetState>, Result<bool>) {
-        let (server, end) = (&self.servers[at], Instant::now() + patience);
+        let server = &self.servers[at];
+        let end = Instant::now() + patience;
         while Instant::now() < end {
             drop(state);
             let preparation = self
@@ -698,7 +699,8 @@ impl FollowedServer {
     }
 
     fn failed(&mut self, target: &Target, failure: Failure, poll: Duration) -> AttemptResult {
-        let (stays_paused, Failure { error, left, .. }) = (failure.stays_paused(), failure);
+        let stays_paused = failure.stays_paused();
+        let Failure { error, left, .. } = failure;
         let was_tried = self.tried.replace(target.commit.clone()).as_ref() == Some(&target.commit);
         let is_first = self.record.failures == 0 || !was_tried;
         left.iter().for_each(|left| self.record(left));
@@ -729,7 +731,8 @@ impl FollowedServer {
             .clone()
             .map(|known| (known.number, known.state))
             .unzip();
-        let (changing, paused) = (condition.model == Model::Torn, condition.is_paused);
+        let changing = condition.model == Model::Torn;
+        let paused = condition.is_paused;
         self.record = ServerRecord {
             version,
             state,

@@ -137,7 +137,8 @@ pub(crate) fn write(
 ) -> Result<Export> {
     let coded = each(target.tensors().len(), |tensor| {
         let info = &target.tensors()[tensor];
-        let (mut difference, new) = (bytes_of(base, tensor)?, bytes_of(target, tensor)?);
+        let mut difference = bytes_of(base, tensor)?;
+        let new = bytes_of(target, tensor)?;
         xor(&mut difference, &new);
         let blob = match version {
             Version::V1 => zlib(&difference)?,

@@ -108,17 +108,16 @@ pub(crate) fn write(
     }
     let mut end = 0_u64;
     for entry in entries.iter() {
-        let (begin, length) = (end, entry.bytes.len() as u64);
+        let begin = end;
+        let length = entry.bytes.len() as u64;
         end += length;
         let placed = Extent {
             dtype: entry.dtype.name(),
             shape: [length / (entry.dtype.bits() / 8)],
             data_offsets: [begin, end],
         };
-        let (name, placed) = (
-            serde_json::to_string(&entry.name),
-            serde_json::to_string(&placed),
-        );
+        let name = serde_json::to_string(&entry.name);
+        let placed = serde_json::to_string(&placed);
         header.extend([&name.map_err(json)?, ":", &placed.map_err(json)?, ","]);
     }
     if header.ends_with(',') {

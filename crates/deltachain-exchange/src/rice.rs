@@ -324,7 +324,8 @@ pub(crate) fn write_classes(places: &[u32], old: &[u8]) -> Result<Vec<u8>> {
         }
         sizes[class] += 1;
     }
-    let (mut records, mut blocks) = (Vec::new(), Vec::new());
+    let mut records = Vec::new();
+    let mut blocks = Vec::new();
     let mut classes = 0_u16;
     for ((class, size), changed) in (0_u8..=255)
         .zip(sizes)
@@ -482,7 +483,8 @@ fn changed_places(classes: &[Option<Class>], count: usize, old: &[u8]) -> Result
 /// Writes values for versions 2 and 3: by how much their bits go up or down, one difference for
 /// each position.
 pub(crate) fn write_steps(values: &[[u16; 2]]) -> Vec<u8> {
-    let (mut bytes, mut long) = (Vec::with_capacity(values.len()), Vec::new());
+    let mut bytes = Vec::with_capacity(values.len());
+    let mut long = Vec::new();
     for [old, new] in values {
         let step = new.wrapping_sub(*old).cast_signed();
         let zigzag = ((step << 1) ^ (step >> 15)).cast_unsigned();

@@ -306,7 +306,8 @@ fn payload(encoding: Encoding, mut old: Vec<u8>, new: &[u8]) -> Result<Vec<u8>> 
             Ok(old)
         }
         Encoding::Overwrite => {
-            let (mut places, mut values) = (Vec::new(), Vec::new());
+            let mut places = Vec::new();
+            let mut values = Vec::new();
             for (place, (old, new)) in old.iter().zip(new).enumerate() {
                 if old != new {
                     let place =
@@ -334,7 +335,8 @@ pub(crate) fn write(
     let path = directory.join(format!("weight_v{:06}", step.number));
     let coded = each(target.tensors().len(), |tensor| {
         let info = &target.tensors()[tensor];
-        let (old, new) = (bytes_of(base, tensor)?, bytes_of(target, tensor)?);
+        let old = bytes_of(base, tensor)?;
+        let new = bytes_of(target, tensor)?;
         let changes = old != new;
         check(encoding, info, changes).map_err(|error| error.of_tensor(info.name()))?;
         let coded = if changes {

@@ -92,7 +92,8 @@ pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
 
 /// Returns the changed elements of two bytes each: their positions, and their old and new bits.
 pub(crate) fn changed_pairs(old: &[u8], new: &[u8]) -> (Vec<u64>, Vec<[u16; 2]>) {
-    let (mut places, mut bits) = (Vec::new(), Vec::new());
+    let mut places = Vec::new();
+    let mut bits = Vec::new();
     for (place, (old, new)) in (0_u64..).zip(pairs(old).zip(pairs(new))) {
         if old != new {
             places.push(place);

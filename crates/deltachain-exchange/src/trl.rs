@@ -259,7 +259,8 @@ pub(crate) fn write(
         .join(format!("step_{:06}.safetensors", step.number));
     let coded = each(target.tensors().len(), |tensor| {
         let info = &target.tensors()[tensor];
-        let (old, new) = (bytes_of(base, tensor)?, bytes_of(target, tensor)?);
+        let old = bytes_of(base, tensor)?;
+        let new = bytes_of(target, tensor)?;
         check(encoding, info, old != new).map_err(|error| error.of_tensor(info.name()))?;
         progress.advance(info.bytes())?;
         if old == new {

@@ -413,7 +413,8 @@ mod tests {
 
     #[test]
     fn lines_of_other_kinds_of_keys_mean_nothing() {
-        let (a, b) = (key("a", 1), key("b", 2));
+        let a = key("a", 1);
+        let b = key("b", 2);
         let note = made(std::slice::from_ref(&a));
         let line = |name: &str, id: [u8; 4], signature: &[u8]| {
             format!(

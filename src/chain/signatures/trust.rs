@@ -78,7 +78,8 @@ impl Trust {
     /// number of keys.
     pub fn new(keys: impl IntoIterator<Item: Into<TrustedKey>>, quorum: usize) -> Result<Self> {
         let keys: Vec<TrustedKey> = keys.into_iter().map(Into::into).collect();
-        let (mut bytes, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let mut bytes = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for TrustedKey { key, .. } in &keys {
             if !bytes.insert(key.bytes()) || !names.insert((key.name(), key.id())) {
                 return Err(Error::usage(format!(
@@ -120,7 +121,8 @@ impl Trust {
     /// # Errors
     /// R-SIG-05 (`CHAIN`).
     pub fn check_chain(&self, chain: Digest) -> Result<()> {
-        let (count, quorum) = (self.keys_of(chain).count(), self.quorum);
+        let count = self.keys_of(chain).count();
+        let quorum = self.quorum;
         ensure(count >= quorum, &rules::SIG_05, || {
             format!(
                 "{count} of the trusted keys are trusted for this chain, {chain}, but the quorum \

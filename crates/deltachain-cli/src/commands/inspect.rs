@@ -117,7 +117,8 @@ fn segment_parts(link: &OpenedLink, number: usize) -> Result<Vec<(usize, Row<'_>
         .zip(coded)
         .zip(bytes)
         .map(|((part, coded), bytes)| {
-            let (contexts, codings) = (segment.table().contexts, [entry.coding.describe()].into());
+            let contexts = segment.table().contexts;
+            let codings = [entry.coding.describe()].into();
             (
                 part.entry,
                 Row {

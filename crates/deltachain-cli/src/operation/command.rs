@@ -197,7 +197,8 @@ pub(crate) fn run(
 ) -> io::Result<CommandResult> {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
-    let (mut running, began) = (command.spawn()?, Instant::now());
+    let mut running = command.spawn()?;
+    let began = Instant::now();
     loop {
         match running.try_wait()? {
             Some(status) if status.success() => return Ok(CommandResult::Succeeded),

@@ -67,7 +67,8 @@ impl Readiness {
     }
 
     fn judge(&self, servers: Vec<ServerRecord>) -> Vec<ServerReadiness> {
-        let (status, is_followed) = (self.status(), self.is_followed.load(Ordering::Relaxed));
+        let status = self.status();
+        let is_followed = self.is_followed.load(Ordering::Relaxed);
         let judge = |server| ServerReadiness {
             unready: unready(&server, &status, self.most, is_followed),
             server,

@@ -138,7 +138,8 @@ impl FoundFiles {
             left: left_out,
         };
         for name in files {
-            let (shown, path) = (name.to_string_lossy().into_owned(), directory.join(&name));
+            let shown = name.to_string_lossy().into_owned();
+            let path = directory.join(&name);
             if is_skipped(&shown) {
                 continue;
             }
@@ -207,7 +208,8 @@ mod tests {
     #[test]
     fn other_files_are_taken() {
         let folder = tempfile::tempdir().unwrap();
-        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        let from = folder.path().join("from");
+        let to = folder.path().join("to");
         fs::create_dir_all(from.join("tokenizer/checkpoint-1")).unwrap();
         fs::create_dir(from.join("empty")).unwrap();
         fs::create_dir(&to).unwrap();

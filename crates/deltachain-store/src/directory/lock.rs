@@ -44,7 +44,8 @@ pub(crate) fn open_lock(path: &Path) -> Result<File> {
 /// # Errors
 /// USAGE if another process keeps it locked; IO; the observer's error, if it ends the waiting.
 pub(crate) fn wait_for(lock: &File, directory: &Path, observer: &dyn Observer) -> Result<()> {
-    let (began, mut is_told) = (Instant::now(), false);
+    let began = Instant::now();
+    let mut is_told = false;
     loop {
         match lock.try_lock() {
             Ok(()) => return Ok(()),

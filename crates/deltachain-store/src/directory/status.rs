@@ -54,7 +54,8 @@ impl TrustStatus {
     /// Returns the reason why the held version does not count as signed; `None` if it does. A
     /// directory without a signed version is not healthy (SPEC section 23.3).
     pub fn problem(&self) -> Option<String> {
-        let (by, quorum) = (self.signed_by.len(), self.trust.quorum());
+        let by = self.signed_by.len();
+        let quorum = self.trust.quorum();
         let text = || {
             format!(
                 "the held version is not known to be signed by the trusted keys ({by} of {quorum} \

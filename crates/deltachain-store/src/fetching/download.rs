@@ -130,7 +130,8 @@ impl<'a> Download<'a> {
     /// Waits until the first `bytes` bytes have arrived, or the download has ended. Reports the
     /// bytes that have arrived to the observer, and returns their number.
     fn wait(&self, bytes: u64) -> Result<u64> {
-        let (mut arrived, mut is_over) = (self.arrived.clone(), false);
+        let mut arrived = self.arrived.clone();
+        let mut is_over = false;
         loop {
             let come = arrived.borrow().bytes;
             let reported = self.reported.fetch_max(come, Ordering::Relaxed);

@@ -82,7 +82,8 @@ impl Follower<Directory> {
             other_files,
             ..
         } = options;
-        let (files, model) = (FilesState::Unread, None);
+        let files = FilesState::Unread;
+        let model = None;
         Ok(Self {
             reader,
             place: Directory {

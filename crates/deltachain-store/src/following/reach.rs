@@ -589,7 +589,8 @@ impl ChainReader {
         build: impl FnOnce(&PlanReplay<'_>, &[PushedShard<'_>]) -> Result<T, Blame>,
     ) -> Result<FollowedPlan<'a, T>, Blame> {
         let wanted = self.selection.shards(plan.version, plan.shards.len())?;
-        let (selection, limits) = (&self.selection, &self.limits);
+        let selection = &self.selection;
+        let limits = &self.limits;
         let layouts = self.layouts::<P>();
         let following = PlanReplay {
             plan,

@@ -20,7 +20,8 @@ impl Selection {
     /// # Errors
     /// USAGE if no shard is selected, or a pattern is malformed.
     pub(crate) fn new(numbers: Option<Vec<usize>>, patterns: Option<Vec<String>>) -> Result<Self> {
-        let (numbers, patterns) = (numbers.map(ascending), patterns.map(ascending));
+        let numbers = numbers.map(ascending);
+        let patterns = patterns.map(ascending);
         if numbers.as_ref().is_some_and(Vec::is_empty) {
             return Err(Error::usage("no shard is selected"));
         }

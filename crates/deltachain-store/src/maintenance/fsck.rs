@@ -218,7 +218,8 @@ fn hints<'a>(
 ) -> Result<(Vec<Error>, Vec<String>)> {
     let head = entries.iter().next_back();
     let versions = versions_of(entries);
-    let (mut lost, mut hints) = (Vec::new(), Vec::new());
+    let mut lost = Vec::new();
+    let mut hints = Vec::new();
     for object in unnamed {
         observer.advance(Phase::Check, 0)?;
         let Some((base, target)) = ends_of(store, object)? else {

@@ -176,7 +176,8 @@ impl LogEntry {
                 .any(|(own, in_place)| in_place && own == route)
         };
         let route = |route: Route| {
-            let (is_direct, is_in_place) = (direct.contains(&route), in_place(&route));
+            let is_direct = direct.contains(&route);
+            let is_in_place = in_place(&route);
             LogRoute {
                 from: route.from,
                 files: route.files,

@@ -53,7 +53,8 @@ impl MaxLag {
             }
             (Self::Time(most), _, Some(newest)) => {
                 let behind = newest.age();
-                let (seconds, limit) = (behind.as_secs(), most.as_secs_f64());
+                let seconds = behind.as_secs();
+                let limit = most.as_secs_f64();
                 (behind > most)
                     .then(|| format!("it was the newest {seconds} s ago, more than {limit} s"))
             }

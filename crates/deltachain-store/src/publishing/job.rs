@@ -582,13 +582,15 @@ pub(crate) fn remark_other_names(own: &[TensorInfo], head: &[TensorInfo], observ
 /// Guards against publishing another model by mistake. `before` is the number of elements of the
 /// head, and `elements` that of the version. Elements that are removed count as changed.
 pub(crate) fn check_changed(most: f64, before: u64, elements: u64, changed: u64) -> Result<()> {
-    let (all, same) = (elements.max(before), elements.saturating_sub(changed));
+    let all = elements.max(before);
+    let same = elements.saturating_sub(changed);
     #[expect(clippy::cast_precision_loss, reason = "a guard need not be exact")]
     let share = all.saturating_sub(same) as f64 / all.max(1) as f64;
     if share <= most {
         return Ok(());
     }
-    let (share, most) = (share * 100.0, most * 100.0);
+    let share = share * 100.0;
+    let most = most * 100.0;
     let message = format!(
         "{share:.2} % of the elements differ from the head, more than the limit of {most:.2} %: \
          nothing was published"

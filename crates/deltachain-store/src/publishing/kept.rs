@@ -112,10 +112,8 @@ impl KeptVersion {
             None
         };
         if opened.is_none() {
-            let (held, directory) = (
-                held.map(|held| held.version),
-                self.follower.path().to_owned(),
-            );
+            let held = held.map(|held| held.version);
+            let directory = self.follower.path().to_owned();
             let prepared = self
                 .follower
                 .prepare(Some(version), observer)

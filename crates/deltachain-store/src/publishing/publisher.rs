@@ -250,7 +250,8 @@ impl Publisher {
         let own = OwnParts::of(slice::from_ref(&part));
         if let (true, Some(head)) = (is_head, parent.head()) {
             self.known.set_own(parent.digest(), own);
-            let (shards, elements) = (vec![part.table.digests], part.elements);
+            let shards = vec![part.table.digests];
+            let elements = part.elements;
             return Ok(PublishReport {
                 shards,
                 elements,
@@ -600,7 +601,8 @@ impl Publisher {
         } else {
             model.files()
         };
-        let (layout, lent) = (model.layout()?, model.lent());
+        let layout = model.layout()?;
+        let lent = model.lent();
         let target = End {
             state: &lent,
             layout: layout.as_deref(),

@@ -9,7 +9,8 @@ use crate::output::{Output, printable, report_on};
 use crate::watcher::watched;
 
 pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
-    let (store, url) = (args.chain.open()?, args.chain.name());
+    let store = args.chain.open()?;
+    let url = args.chain.name();
     let compacted = watched(output, |watcher| {
         let place = Scratch::new(args.scratch.as_deref(), watcher)?;
         let options = CompactOptions::new(place.path())

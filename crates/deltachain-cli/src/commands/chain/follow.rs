@@ -331,7 +331,8 @@ impl<'a> Operation<'a> {
         } else {
             "switched"
         };
-        let (time, signed_by) = (Time::now(), signed_by(&self.args.directory)?);
+        let time = Time::now();
+        let signed_by = signed_by(&self.args.directory)?;
         self.watcher.event(
             || {
                 format!(
@@ -493,7 +494,8 @@ impl<'a> Operation<'a> {
         let Some(fleet) = &self.fleet else {
             return Ok(());
         };
-        let (news, unwritten) = (fleet.news(), fleet.unwritten());
+        let news = fleet.news();
+        let unwritten = fleet.unwritten();
         self.complain(unwritten);
         news.iter().try_for_each(|news| self.tell_of_server(news))
     }

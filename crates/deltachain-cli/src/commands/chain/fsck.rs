@@ -36,7 +36,8 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
         output.result(|| directory_as_text(&directory, &found), json)?;
         return Ok(failure::code(found.problems.is_empty()));
     }
-    let (trust, url) = (args.trust.trust()?, args.chain.name());
+    let trust = args.trust.trust()?;
+    let url = args.chain.name();
     let found = watched(output, |watcher| {
         let place = if args.deep {
             Some(Scratch::new(args.scratch.as_deref(), watcher)?)

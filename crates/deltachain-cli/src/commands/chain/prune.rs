@@ -13,7 +13,8 @@ use crate::output::{Output, printable, report_on};
 use crate::watcher::watched;
 
 pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
-    let (store, url) = (args.chain.open()?, args.chain.name());
+    let store = args.chain.open()?;
+    let url = args.chain.name();
     if args.undo {
         let versions = watched(output, |watcher| undo_prune(&store, watcher))?;
         let restored = counted(versions.len(), "version", "versions");

@@ -16,10 +16,8 @@ pub(crate) fn as_text(signers: &Signers, trust: Option<&Trust>) -> String {
     match (&signers.signed_by, trust) {
         (Some(by), _) if by.is_empty() => "no".to_owned(),
         (Some(by), Some(trust)) => {
-            let (names, quorum) = (
-                list(by.iter().map(VerifierKey::name).collect()),
-                trust.quorum(),
-            );
+            let names = list(by.iter().map(VerifierKey::name).collect());
+            let quorum = trust.quorum();
             if by.len() < quorum {
                 format!("{} of {quorum}: {names}", by.len())
             } else {

@@ -91,7 +91,8 @@ fn add_signatures(health: &Health, lines: &mut Vec<String>) {
         } else {
             printable(&names)
         };
-        let (quorum, keys) = (status.trust.quorum(), status.trust.keys().len());
+        let quorum = status.trust.quorum();
+        let keys = status.trust.keys().len();
         lines.push(format!(
             "signed    by {by}; trust asks for {quorum} of {keys} keys"
         ));
