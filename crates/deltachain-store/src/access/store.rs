@@ -634,8 +634,7 @@ impl Store {
             let request = self.get_range_once(name, start..end, &came);
             // A directory gives all bytes at once, so no progress can be seen.
             if self.is_copy && !self.opened.is_directory {
-                let max_rate = self.options.max_rate;
-                self.traffic.watch(request, &came, max_rate).await
+                self.traffic.watch(request, &came, &self.options).await
             } else {
                 request.await
             }
