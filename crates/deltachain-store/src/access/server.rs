@@ -31,7 +31,7 @@ use url::Url;
 #[cfg(feature = "az")]
 use crate::access::connection_string;
 use crate::access::http::Connector;
-use crate::access::opened::{OpenStore, Renew};
+use crate::access::opened::{OpenStore, Renewal};
 use crate::access::options::StoreOptions;
 #[cfg(feature = "s3")]
 use crate::access::provider::Provider;
@@ -73,7 +73,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     }
     let connector = Connector::new(options, authorities(&settings)?);
     let date = Arc::clone(&connector.date);
-    let mut renew: Option<Renew> = None;
+    let mut renewal: Option<Renewal> = None;
     let words;
     // All four are built alike, by builders that have no trait in common.
     macro_rules! configured {
@@ -109,7 +109,8 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
             let mut builder = $builder;
             if let Some(service) = $service {
                 service.check()?;
-                let asking = connector.with_purpose(service.purpose());
+                let asking =
+                    connector.for_credentials(service.purpose(), service.token_file().cloned());
                 let last_failure = Arc::clone(&asking.last_failure);
                 let first = builder.clone().with_http_connector(asking).build();
                 let first = first.map_err(|error| unusable(&error, &service))?;
@@ -132,9 +133,9 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
             words = settings::S3.words;
             let mut builder = AmazonS3Builder::new();
             if let Some(source) = options.credentials.clone() {
-                let own = Arc::new(Provider::new(source));
-                builder = builder.with_credentials(Arc::clone(&own) as _);
-                renew = Some(Arc::new(move || own.renew()));
+                let own = Provider::new(source);
+                renewal = Some(own.renewal());
+                builder = builder.with_credentials(Arc::new(own) as _);
             }
             let builder = configured!(
                 builder,
@@ -143,7 +144,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
                 settings::S3,
                 [services::TIMEOUT]
             );
-            let service = if renew.is_some() {
+            let service = if renewal.is_some() {
                 None
             } else {
                 sources::service_of_s3(&settings)?
@@ -200,7 +201,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
         is_watched: true,
         words,
         date,
-        renew,
+        renewal,
         ..OpenStore::new(objects, prefix)
     })
 }

@@ -15,7 +15,8 @@ use object_store::azure::AzureConfigKey;
 #[cfg(feature = "gs")]
 use object_store::gcp::GoogleConfigKey;
 
-use crate::access::services::{NamedFile, Service};
+use crate::access::named_file::NamedFile;
+use crate::access::services::Service;
 use crate::access::settings::name_of;
 
 /// Settings by name, in the order in which they count: the last one wins.
