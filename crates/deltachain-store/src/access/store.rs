@@ -206,6 +206,14 @@ impl Store {
         })
     }
 
+    /// The same store, with parts of this length, or the shortest that S3 allows.
+    pub(crate) fn with_part_bytes(&self, part_bytes: u64) -> Self {
+        self.with_options(StoreOptions {
+            part_bytes,
+            ..StoreOptions::clone(&self.options)
+        })
+    }
+
     fn with_options(&self, options: StoreOptions) -> Self {
         Self {
             options: Arc::new(options),
