@@ -10,6 +10,8 @@ pub(crate) mod connection_string;
 pub(crate) mod credentials;
 pub(crate) mod links;
 #[cfg(feature = "servers")]
+pub(crate) mod merged;
+#[cfg(feature = "servers")]
 pub(crate) mod named_file;
 pub(crate) mod opened;
 pub(crate) mod options;
