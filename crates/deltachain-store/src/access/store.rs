@@ -719,7 +719,7 @@ impl Store {
         if self.opened.is_watched {
             return crate::access::http::may_be_too_short(error);
         }
-        let _ = error;
+        let _ = (self, error);
         true
     }
 

@@ -175,6 +175,7 @@ impl Store {
     }
 
     fn multipart_options(&self) -> PutMultipartOptions {
+        let _ = self;
         let options = PutMultipartOptions::default();
         // A store of the caller's own making has retries of its own.
         #[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
