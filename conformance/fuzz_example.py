@@ -2,7 +2,8 @@
 
     python3 conformance/fuzz_example.py "TESTEE" "OTHER TESTEE" [RUNS [SEED]]
 
-README.md says what to make of differences, and what to add. Files that gave one are kept in a folder that it names.
+README.md explains what to do about differences, and what to add. Files with a difference are kept in a folder, whose
+name is printed.
 """
 import json
 import random
@@ -27,12 +28,13 @@ class Testee:
         if not line:
             raise SystemExit(f"{self.process.args} has ended when asked {request}")
         answer = json.loads(line)
-        answer.pop("message", None)  # for people: it may be anything
+        answer.pop("message", None)  # a text for people, which may be anything
         return answer
 
 
 def damaged(data, rng):
-    """A copy with one to three changes; of a link with the checksums of its header mended, more often than not."""
+    """Returns a copy with one to three changes. More often than not, the header checksums of a damaged link are made
+    right again."""
     data = bytearray(data)
     for _ in range(rng.randint(1, 3)):
         start = rng.randrange(len(data) + 1)
@@ -46,7 +48,7 @@ def damaged(data, rng):
 
 
 def requests(vector, file, output):
-    """What can be asked about the damaged file of a vector."""
+    """Yields the possible requests about the damaged file of a vector."""
     base = vector.get("base")
     if vector["kind"] == "document":
         yield {"operation": "document", "file": file, "document": vector["document"]}

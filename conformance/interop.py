@@ -4,11 +4,11 @@
                                   [--javascript PATH/TO/testee.mjs] [--long] [--files N] [--jobs N] [--seed N]
                                   [--keep DIR]
 
-1. Matrix: links that the tool and the Python writer made are applied by each of the two; the states must be equal bit
-   for bit, by a third reader of safetensors, and so must the state digests.
+1. Matrix: the tool and the Python writer make links, and each of the two applies them. The states must be equal bit for
+   bit, by a third reader of safetensors, and so must the state digests.
 2. Differential (`differential.py`): links, sequences of them, documents and chains are damaged, mostly in ways that get
    past the checksums, and all readers must give the same answers to the requests of the conformance protocol: class
-   and rule, or the same result. They may differ where SPEC.md leaves it open in words; these answers are counted by
+   and rule, or the same result. They may differ where SPEC.md explicitly leaves it open; these answers are counted by
    the part of the text. Every other difference is kept with its files.
 
 Needs the packages of conformance/python/requirements.txt, and for the JavaScript reader `npm ci` in js/. Exit status:
@@ -77,7 +77,7 @@ def plain(state):
 
 
 def pairs(rng, short):
-    """(name, base, target): what links are made of."""
+    """(name, base, target): the states of each link."""
     u8, bf16, f32, f4 = (BY_NAME[n] for n in ("U8", "BF16", "F32", "F4"))
     base = all_dtypes(rng, 60)
     for density in (0, 0.02, 0.4, 1):
@@ -137,7 +137,7 @@ class Matrix:
         return bool(condition)
 
     def one(self, name, base, target, base_name="base", target_name="target"):
-        """All links of one pair of states; returns them with the producers' names."""
+        """Makes and checks all links of one pair of states; returns them with the producers' names."""
         safetensors.write(self.path("base.safetensors"), base)
         safetensors.write(self.path("target.safetensors"), target)
         digests = {"base": state_digest(base).hex(), "target": state_digest(target).hex()}

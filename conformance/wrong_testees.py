@@ -1,14 +1,15 @@
-"""Shows that the suite finds mistakes: a reader with one deliberate fault at a time must fail it, and the report must
-name the sections of SPEC.md that the fault violates. And that it asks readers of older versions only what they know:
-those in old/ must pass it.
+"""Shows that the suite finds deliberate faults of readers, and asks old readers only about features that they know.
+
+A reader with one fault at a time must fail the suite, and the report must name the sections of SPEC.md that the fault
+violates. The readers of older versions in old/ must pass it.
 
     python conformance/wrong_testees.py --runner PATH/TO/deltachain-conformance
                                         [--reader python | javascript | rust] [--only TEXT] [--some N]
 
-Each fault of the reader's list replaces pieces of its source; a piece that is not there exactly once is an error, so
-that the faults cannot rot. The JavaScript reader needs its packages (`npm ci` in js/). The library is built for each of
-its faults, in `target/wrong-testees`. Old readers are run with the Python ones, unless faults are chosen by name. Exit
-status: 0 if the suite caught all faults and all old readers passed, else 1.
+Each fault in the reader's list replaces pieces of its source. A piece that does not occur exactly once is an error, so
+that the faults cannot become outdated. The JavaScript reader needs its packages (`npm ci` in js/). The library is built
+for each of its faults, in `target/wrong-testees`. Old readers are run with the Python ones, unless faults are chosen by
+name. Exit status: 0 if the suite caught all faults and all old readers passed, else 1.
 """
 import argparse
 import os
@@ -30,8 +31,8 @@ ROOT = HERE.parent
 @dataclass
 class Fault:
     name: str
-    only: str       # which cases are run: the whole suite for each fault would take hours
-    sections: set   # that the report has to name
+    only: str       # the cases to run: the whole suite for each fault would take hours
+    sections: set   # the sections that the report must name
     edits: list     # (file, right piece of its source, wrong one), the pieces as lists of lines
 
 
@@ -51,7 +52,7 @@ def faults(path):
 
 
 def spoiled(fault, source):
-    """The files of a reader with the fault: {name: text}."""
+    """Returns the files of a reader with the fault: {name: text}."""
     texts = {}
     for file, *pieces in fault.edits:
         right, wrong = map("\n".join, pieces)
@@ -68,7 +69,7 @@ def spoil(fault, source):
 
 
 class Python:
-    """Each fault has a copy of its own."""
+    """Makes a copy for each fault."""
     faults = HERE / "wrong_testees.txt"
     folder, package, left_out = HERE / "python", "deltachain_py", ("__pycache__", "tests")
     source, jobs = folder / package, os.cpu_count()
@@ -83,7 +84,7 @@ class Python:
         return copy
 
     def testee(self, fault):
-        """Its command."""
+        """Returns the command of the testee."""
         return [sys.executable, str(self.copy(fault) / "testee.py")]
 
 
@@ -112,7 +113,7 @@ class Rust:
             self.restore(name)
 
     def restore(self, name):
-        """The right file; one that is right keeps its time, so that it is not built again."""
+        """Restores the right file. An unchanged file keeps its time, so that it is not built again."""
         copy, right = self.workspace / name, (ROOT / name).read_bytes()
         if not copy.exists() or copy.read_bytes() != right:
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -134,14 +135,15 @@ READERS = {"python": Python, "javascript": JavaScript, "rust": Rust}
 
 
 def report(runner, reader, fault):
-    """Runs the suite against it."""
+    """Runs the suite against a reader with a fault."""
     testee = shlex.join(reader.testee(fault))
     command = [runner, "run", "--rules", "--vectors", str(HERE), "--only", fault.only, "--testee", testee]
     return subprocess.run(command, capture_output=True, text=True)
 
 
 def old_report(runner, reader):
-    """Runs the suite against a reader of an older version. Its list has the cases in which it erred already then."""
+    """Runs the suite against a reader of an older version. The list has the cases in which that reader already
+    erred."""
     testee = shlex.join([sys.executable, str(reader)])
     command = [runner, "run", "--vectors", str(HERE), "--expected-failures", str(reader.with_suffix(".txt")),
                "--testee", testee]
@@ -153,11 +155,11 @@ def main():
     parser.add_argument("--runner", required=True, help="the binary deltachain-conformance")
     parser.add_argument("--reader", choices=READERS, default="python")
     parser.add_argument("--only", default="", help="faults whose names contain this text")
-    parser.add_argument("--some", type=int, metavar="N", help="so many of them, drawn by chance")
+    parser.add_argument("--some", type=int, metavar="N", help="only this many of them, chosen at random")
     args = parser.parse_args()
     kind, missed = READERS[args.reader], 0
     known = faults(kind.faults)
-    for reader in READERS.values():  # none may rot because it is not drawn, or its reader is not asked
+    for reader in READERS.values():  # checks all faults, whichever are run
         for fault in faults(reader.faults):
             spoiled(fault, reader.source)
     chosen = [fault for fault in known if args.only in fault.name]

@@ -1,5 +1,5 @@
-//! Reads a link from a place that the library does not know: here a file in pieces, as an archive
-//! may keep it. Only what is needed is read.
+//! Reads a link from a source that the library does not know: here a file in pieces, as an archive
+//! may keep it. Only the parts that are needed are read.
 //!
 //! `cargo run --example custom_source -- PIECE [PIECE ...]`
 
@@ -14,7 +14,7 @@ use deltachain::{Limits, LinkReader, Source};
 struct Pieces(Vec<PathBuf>);
 
 impl Pieces {
-    /// The pieces, each with the offset at which it begins.
+    /// Returns the pieces, each with the offset at which it begins.
     fn offsets(&self) -> io::Result<Vec<(u64, &PathBuf)>> {
         let mut offset = 0;
         let with_offset = |path| {
@@ -73,12 +73,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The names of the tensors that a link changes.
+/// Returns the names of the tensors that a link changes.
 ///
 /// # Errors
 /// If the pieces cannot be read, or are not a link.
 pub(crate) fn changes(pieces: Vec<PathBuf>) -> Result<Vec<String>, Box<dyn Error>> {
-    let link = LinkReader::open(Pieces(pieces), &Limits::default())?; // reads header and index, no data
+    let link = LinkReader::open(Pieces(pieces), &Limits::default())?; // reads header and index, but no data
     Ok(link
         .index()
         .tensors

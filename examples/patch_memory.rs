@@ -1,5 +1,5 @@
-//! Changes weights where they lie in memory: everything that can fail comes first, then a patch
-//! that cannot.
+//! Changes weights in memory, where they are: first everything that can fail, then a patch that
+//! cannot.
 //!
 //! `cargo run --example patch_memory -- BASE.safetensors LINK.dcf [LINK.dcf ...]`
 
@@ -19,12 +19,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Loads a checkpoint, changes it by links, and says what it is then.
+/// Loads a checkpoint, patches it with links, and describes the result.
 ///
 /// # Errors
-/// If something cannot be read, or a link is for other weights.
+/// If a file cannot be read, or a link is for other weights.
 pub(crate) fn patch(base: &str, links: &[String]) -> Result<String, Box<dyn Error>> {
-    // What an engine serves from. `memory::LentState` takes memory that belongs to somebody else.
+    // The memory from which an engine serves. For caller-provided memory there is
+    // `memory::LentState`.
     let mut weights = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
 
     let read = |path: &String| -> Result<_, Box<dyn Error>> {
@@ -33,13 +34,14 @@ pub(crate) fn patch(base: &str, links: &[String]) -> Result<String, Box<dyn Erro
     let links = links.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let mut replay = Replay::new(StateTable::of(&weights, &())?);
     for link in &links {
-        replay.push(link)?; // refused if it is for other weights
+        replay.push(link)?; // refused if the link is for other weights
     }
-    // Decoded and proven beside the weights, which stay as they are. 1 GiB of patches at most.
+    // Decodes and verifies the patches next to the weights, which do not change yet; at most 1 GiB
+    // of patches.
     let mut patches = replay.patches(&weights, &weights, 1 << 30, &())?;
     let lanes = patches.lanes();
 
-    // Here an engine would stop. The patch cannot fail, and `undo` is the way back.
+    // An engine would pause here. The patch cannot fail; `put_back` would restore the old weights.
     patches.stage(&mut weights)?.write()?;
 
     patches.table().check(&weights, &())?;

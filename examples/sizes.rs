@@ -1,4 +1,5 @@
-//! Links of pairs of checkpoints beside XOR + zstd of the same pairs, in one run, as a table:
+//! Prints a table of the sizes of links between pairs of checkpoints, and of XOR + zstd for the
+//! same pairs, all measured in one run:
 //! `cargo run --release --example sizes -- BASE TARGET [BASE TARGET ...]`
 
 use std::path::Path;
@@ -10,7 +11,7 @@ use deltachain::{DiffOptions, Limits, LinkReader, Profile, apply, diff};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Runs of each measurement, of which the median time is printed.
+/// Number of runs of each measurement; the median time is printed.
 const RUNS: usize = 5;
 
 fn main() -> Result {
@@ -55,7 +56,7 @@ struct Pair {
     target: MemoryState,
 }
 
-/// One row: what was made, how large it is, and how long making and applying took.
+/// A row: the method, the size of its output, and the times of making and applying it.
 struct Row {
     what: String,
     bytes: usize,
@@ -77,7 +78,7 @@ impl Pair {
             ),
         ] {
             let (row, elements) = self.link(what, base, profile)?;
-            // Of a snapshot everything has changed; the pair's figure is that of its links.
+            // A snapshot changes everything; the pair's figure is that of its links.
             if !base.tensors().is_empty() {
                 changed = elements;
             }
@@ -119,7 +120,8 @@ impl Pair {
         Ok(())
     }
 
-    /// A link, proven exact, and the number of changed lanes.
+    /// Makes a link and checks that applying it is exact; returns its row and the number of changed
+    /// lanes.
     fn link(&self, what: &str, base: &MemoryState, profile: Profile) -> Result<(Row, u64)> {
         let mut file = Vec::new();
         let mut changed = 0;
@@ -149,7 +151,8 @@ impl Pair {
         ))
     }
 
-    /// zstd of the target's data, or of its XOR with the base's. Tensors must be the same in both.
+    /// Compresses the target's data, or its XOR with the base's, with zstd. Both must have the same
+    /// tensors.
     fn rival(&self, level: i32, xor: bool) -> Result<Row> {
         let data = |state: &MemoryState| {
             state
@@ -157,12 +160,13 @@ impl Pair {
                 .flat_map(|(_, data)| data.iter().copied())
                 .collect::<Vec<u8>>()
         };
-        let (old, new) = (data(&self.base), data(&self.target));
+        let old = data(&self.base);
+        let new = data(&self.target);
         if self.base.tensors() != self.target.tensors() {
             return Err(format!("{}: the tensors differ", self.name).into());
         }
         let combine = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(a, b)| a ^ b).collect::<Vec<u8>>();
-        // The slow levels are timed once.
+        // Slow levels are timed only once.
         let mut packed = Vec::new();
         let mut once = || {
             packed = if xor {

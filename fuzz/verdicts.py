@@ -1,9 +1,9 @@
-"""Writes verdicts.txt: what the Python reader says of a corpus of links, for the Rust tests to compare with.
+"""Writes verdicts.txt: the Python reader's verdicts on a corpus of links, for the Rust tests to compare with.
 
     python fuzz/verdicts.py FOLDER...
 
-takes links (any bytes) from the folders, a number of each verdict at most, the shortest first, and writes one line per
-link: VALID or class and rule of *check* (SPEC.md section 10), and the link in hexadecimal. Links that are in
+takes links (any bytes) from the folders, up to a maximum number for each verdict, the shortest first, and writes one
+line per link: VALID or class and rule of *check* (SPEC.md section 10), and the link in hexadecimal. Links that are in
 verdicts.txt already stay. Needs the packages of conformance/python/requirements.txt.
 """
 import sys

@@ -1,7 +1,7 @@
 /**
- * How fast links are applied: `node bench.mjs LINK BASE [ROUNDS]`. The base is in memory; each round proves the whole result
- * and writes it to memory. Prints MB of model per second, of elapsed and of processor time, for each round; and those of
- * a comparison of all memory with its sums.
+ * Measures how fast links are applied: `node bench.mjs LINK BASE [ROUNDS]`. The base is in memory; each round proves
+ * the whole result and writes it to memory. Prints MB of model per second, of elapsed and of processor time, for each
+ * round; and the same for a comparison of all memory with its sums.
  */
 import { readFile } from 'node:fs/promises';
 import { bytesSource, checkMemory, hashMemory, memoryWriter, open, openSafetensors } from './src/index.js';

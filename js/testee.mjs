@@ -1,6 +1,6 @@
 /**
- * The reader behind the protocol of conformance/protocol.md: one JSON object per line, one line as the answer. With
- * `--format-limits`, links may be as large as any, but for the index: so it is in the reference, for small files.
+ * The reader behind the protocol of conformance/protocol.md: one JSON object per line, and one line as the answer. With
+ * `--format-limits`, links may have any size, except for the index, as in the reference for small files.
  */
 import { mkdir, open as openFile, readFile, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -54,7 +54,7 @@ async function check(request) {
   return { base: own.header.base, target: own.header.target };
 }
 
-/** A safetensors file that stays only if the work succeeds. @param {string} path */
+/** Writes a safetensors file that stays only if the work succeeds. @param {string} path */
 function output(path) {
   /** @type {import('node:fs/promises').FileHandle} */
   let handle;
@@ -139,7 +139,7 @@ async function inPlace(request) {
   const out = output(request.output);
   await out.begin([...table.values()]);
   for (const { name } of table.values()) await out.write(null, 0, /** @type {Uint8Array} */ (memory.get(name)));
-  // Of the memory: what a link says of its target is not compared in place.
+  // The digest of the memory: in place, what a link states about its target is not compared.
   return { digest: stateDigest((await hashMemory(memory, table.values())).table.values()) };
 }
 

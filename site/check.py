@@ -1,7 +1,7 @@
-"""Checks the site that was built: `python check.py FOLDER`.
+"""Checks the built site: `python check.py FOLDER`.
 
-Every link within it leads to a file, and to an anchor that is there; every rule of the conformance kit has its anchor;
-nothing is fetched from other places when a page is read.
+Every link within the site leads to a file, and to an existing anchor; every rule of the conformance kit has its anchor;
+a page loads nothing from other hosts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from urllib.parse import unquote, urlsplit
 
 from hooks import rules
 
-# Made by rustdoc, which checks its own links.
+# Rustdoc makes this folder, and checks its own links.
 OTHERS = "rust"
-# What a browser fetches to show a page.
+# Attributes with addresses that a browser fetches to show a page.
 FETCHED = {("script", "src"), ("img", "src"), ("source", "srcset"), ("iframe", "src"), ("link", "href")}
 
 
@@ -41,7 +41,7 @@ class Page(HTMLParser):
 
 
 def flaws(site: Path) -> list[str]:
-    """What is wrong, one line each."""
+    """Returns what is wrong, one line for each finding."""
     own = [path for path in site.rglob("*.html") if path.relative_to(site).parts[0] != OTHERS]
     pages = {path: Page(path.read_text()) for path in own}
     found = []

@@ -1,6 +1,6 @@
 """Configuration of Sphinx for the documentation as a site: `./task site`.
 
-The pages are the Markdown files of the repository, where they are: so their links hold in both.
+The pages are the repository's Markdown files in their places, so their links work in both.
 """
 
 import sys
@@ -17,12 +17,12 @@ include_patterns = ["**.md"]
 exclude_patterns = ["target", "fuzz/target", "crates/*/README.md", "integrations/upstream/vllm"]
 exclude_patterns += ["**/node_modules", "**/.*"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "hooks"]
-# Code that is not of the language that its block names; types such as `bytes`, which are attributes of several classes.
+# Code that is not in the language that its block names; types such as `bytes`, which are attributes of several classes.
 suppress_warnings = ["misc.highlighting_failure", "ref.python"]
 
 myst_heading_anchors = 6
 
-# It fetches nothing from elsewhere, and uses fonts of the reader's system.
+# The theme fetches nothing from other hosts, and uses fonts of the reader's system.
 html_theme = "furo"
 html_static_path = ["style.css"]
 html_css_files = ["style.css"]
@@ -32,7 +32,7 @@ html_show_copyright = False
 html_extra_path = ["index.html"]
 pygments_style = "friendly"
 
-# Its native part is what the classes of the package use, not what they are.
+# The native module is an implementation detail of the package's classes, so its documentation is not needed.
 autodoc_mock_imports = ["deltachain._native", "torch", "numpy", "transformers", "trl", "verl", "vllm"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -1,5 +1,5 @@
-"""What the site adds to the pages: the contents, an anchor for each rule of the specification and links to these, the
-references of Python, Rust and JavaScript, and the files that pages link to.
+"""Additions of the site to the pages: the contents, an anchor for each rule of the specification and links to these
+anchors, the references of Python, Rust and JavaScript, and the files that pages link to.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.inspect import signature, stringify_signature
 
 ROOT = Path(__file__).resolve().parent.parent
-# The text of a link that is a page's file.
+# Matches a link text that is the file of a page.
 FILE = re.compile(r"[\w./-]+\.md")
 RULE = re.compile(r"\bR-[A-Z]{3}-\d{2}\b")
-# The texts that define rules, by the section that each has; all others are in SPEC.md.
+# The texts that define rules, by the section of each; all other rules are in SPEC.md.
 ADDITIONS = {"23": "spec/signatures", "24": "spec/in-place", "25": "spec/layouts"}
-# The modules of the Python package that export something, by what that is for.
+# Modules that define exported names of the Python package, by purpose.
 PYTHON = {
     "Links": ["_files", "_tensors"],
     "Publish": ["_publisher", "_like"],
@@ -38,20 +38,21 @@ PYTHON = {
     "Keys": ["_keys"],
     "Errors": ["_errors"],
 }
-# The names of its other modules.
+# The package's other public modules.
 PYTHON_PARTS = {"Classes of results": "reports", "Kinds of broken links": "errors", "Adapters of engines": "adapters"}
-# Those that are imported by name. verl's base class, which is not installed here, hides what is in that one.
+# Modules that users import by name. verl's base class, which is not installed here, hides the members of the verl
+# module.
 PYTHON_MODULES = ["transformers", "trl", "vllm"]
-# What in a page is not text of it that could become a link.
+# Nodes of a page whose text does not become a link.
 NOT_TEXT = (nodes.reference, nodes.literal, nodes.literal_block, nodes.raw, addnodes.pending_xref)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    # Folders that other programs have made: the documentation of the crates, and declarations of types.
+    # Folders made by other programs: the documentation of the crates, and declarations of types.
     app.add_config_value("rustdoc", "", "env", str)
     app.add_config_value("javascript_types", "", "env", str)
     app.connect("source-read", add_text)
-    # Before napoleon, which reads the sections of docstrings.
+    # Before napoleon, which parses the sections of docstrings.
     app.connect("autodoc-process-docstring", mark_code, priority=100)
     app.connect("autodoc-process-signature", own_signature)
     app.add_transform(JoinParts)
@@ -64,13 +65,13 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def rules() -> dict[str, str]:
-    """The page of each rule."""
+    """Returns the page of each rule."""
     found = json.loads((ROOT / "conformance/rules.json").read_text())
     return {rule["id"]: ADDITIONS.get(rule["section"].split(".")[0], "SPEC") for rule in found}
 
 
 def add_text(app: Sphinx, page: str, source: list[str]) -> None:
-    """Adds what pages cannot say by themselves."""
+    """Adds the parts that pages cannot contain themselves."""
     if page == app.config.root_doc:
         source[0] += "\n".join(contents(app.env.found_docs))
     elif page == "site/python":
@@ -82,7 +83,7 @@ def add_text(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def contents(pages: set[str]) -> Iterator[str]:
-    """The contents, and in their last part all pages that are not named in them."""
+    """Yields the contents. Their last part has all pages that the contents do not name."""
     text = (ROOT / "site/contents.inc").read_text()
     named = set(re.findall(r"<(.*)>$", text, re.MULTILINE))
     yield text
@@ -91,10 +92,10 @@ def contents(pages: set[str]) -> Iterator[str]:
 
 
 def python_names(mocked: list[str]) -> Iterator[str]:
-    """What the Python package exports, by what it is for."""
+    """Yields the exported names of the Python package, by purpose."""
     with mock(mocked):
         package = importlib.import_module("deltachain")
-    # The native part is not there; its names are documented where they are declared.
+    # The native module is not installed; its names are documented by its stub.
     declared = {"__name__": "deltachain._native"}
     exec("from __future__ import annotations\n" + (ROOT / "python/deltachain/_native.pyi").read_text(), declared)
     parts = {title: importlib.import_module(f"deltachain.{module}") for title, module in PYTHON_PARTS.items()}
@@ -122,7 +123,7 @@ def python_names(mocked: list[str]) -> Iterator[str]:
 
 
 def documented(module: ModuleType, name: str) -> Iterator[str]:
-    """The directive for a class or a function of a module."""
+    """Yields the directive for a class or a function of a module."""
     is_class = isinstance(getattr(module, name), type)
     yield f".. auto{'class' if is_class else 'function'}:: {module.__name__}.{name}"
     yield "   :members:\n   :inherited-members: Exception\n" if is_class else ""
@@ -131,7 +132,7 @@ def documented(module: ModuleType, name: str) -> Iterator[str]:
 def own_signature(
     _app: Sphinx, _what: str, _name: str, thing: object, _options: object, *shown: str
 ) -> tuple[str, None] | None:
-    """Of a class whose base is not installed, the arguments of its own."""
+    """Returns the arguments of a class's own `__init__` if its base is not installed."""
     own = vars(thing).get("__init__") if isinstance(thing, type) else None
     if own is None or shown[0] != "(*args: Any, **kwargs: Any)":
         return None
@@ -139,7 +140,7 @@ def own_signature(
 
 
 def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
-    """Docstrings are Markdown, where indentation after an empty line means code."""
+    """Marks code in docstrings, which are Markdown: there, indentation after an empty line means code."""
     for number in range(len(lines) - 1, 0, -1):
         if lines[number].strip() and not lines[number - 1].strip():
             before = next((line for line in reversed(lines[: number - 1]) if line.strip()), "")
@@ -149,7 +150,7 @@ def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: o
 
 
 def crates(rustdoc: str) -> Iterator[str]:
-    """The rows of a table of the crates that users get."""
+    """Yields the rows of a table of the crates for users."""
     for manifest in [ROOT / "Cargo.toml", *sorted(ROOT.glob("crates/*/Cargo.toml"))]:
         package = tomllib.loads(manifest.read_text())["package"]
         if package.get("publish", True):
@@ -159,7 +160,7 @@ def crates(rustdoc: str) -> Iterator[str]:
 
 
 def types(folder: str) -> Iterator[str]:
-    """The declarations of the interface, and of the modules whose names and types it gives."""
+    """Yields the declarations of the public interface, and of the modules whose names and types it exports."""
     if folder:
         interface = (Path(folder) / "index.d.ts").read_text()
         for module in ["index", "node", *dict.fromkeys(re.findall(r'"\./([\w-]+)\.js"', interface))]:
@@ -167,7 +168,7 @@ def types(folder: str) -> Iterator[str]:
 
 
 class JoinParts(SphinxTransform):
-    """A page has one title; its parts are below that."""
+    """Gives a page one title, with its parts below that."""
 
     default_priority = 100
 
@@ -179,7 +180,7 @@ class JoinParts(SphinxTransform):
 
 
 class LinkFiles(SphinxTransform):
-    """Links to files that are not pages lead to copies of them, in the same place."""
+    """Lets links to files that are not pages lead to copies of them, in the same place."""
 
     default_priority = 800
 
@@ -192,7 +193,7 @@ class LinkFiles(SphinxTransform):
 
 
 class NameRules(SphinxTransform):
-    """Where a text defines a rule, the rule's id is an anchor: **R-IDX-07** (MALFORMED)."""
+    """Makes a rule's id an anchor where a text defines the rule: **R-IDX-07** (MALFORMED)."""
 
     default_priority = 800
 
@@ -206,7 +207,7 @@ class NameRules(SphinxTransform):
 
 
 class NamePages(SphinxPostTransform):
-    """Links whose texts are names of files, which a site does not have, say what the page is called."""
+    """Replaces link texts that are names of files, which a site does not have, by the titles of the pages."""
 
     default_priority = 800
 
@@ -223,7 +224,7 @@ class NamePages(SphinxPostTransform):
 
 
 class LinkRules(SphinxPostTransform):
-    """Elsewhere, the id of a rule is a link to that anchor."""
+    """Makes the id of a rule a link to its anchor, outside of the definition."""
 
     default_priority = 800
 
@@ -245,7 +246,7 @@ class LinkRules(SphinxPostTransform):
 
 
 def above(node: nodes.Node) -> Iterator[nodes.Element]:
-    """What holds a node, up to its section."""
+    """Yields the parents of a node, up to its section."""
     while (node := node.parent) is not None and not isinstance(node, nodes.section):
         yield node
 
@@ -254,7 +255,7 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     """Copies the files that pages link to, and the documentation of the crates."""
     if error is None:
         if app.config.rustdoc:
-            # Links of the last time cannot be made again.
+            # Links of the previous build cannot be created again.
             shutil.rmtree(app.outdir / "rust", ignore_errors=True)
             shutil.copytree(app.config.rustdoc, app.outdir / "rust", copy_function=os.link)
         for file in app.env.linked_files:

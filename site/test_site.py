@@ -1,4 +1,4 @@
-"""Tests of what checks the site: it notices each kind of flaw."""
+"""Tests of the site's checks: they notice each kind of flaw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hooks import rules
 
 class Check(unittest.TestCase):
     def flaws(self, page: str, **styles: str) -> list[str]:
-        """What is wrong with a site of the texts and this page."""
+        """Returns the flaws of a site that has the texts and this page."""
         with tempfile.TemporaryDirectory() as folder:
             site = Path(folder).resolve()
             for text in set(rules().values()):

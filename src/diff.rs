@@ -1,4 +1,5 @@
-//! Making a link: the difference of two states, group by group of pieces (SPEC sections 6 to 8).
+//! Makes a link: the difference of two states, one group of pieces after another (SPEC sections 6
+//! to 8).
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -26,20 +27,20 @@ crate::setters! {
     pub struct DiffOptions<'a> {
         /// The profile: the smallest file, or a coding for readers that cannot read the whole base.
         pub profile: Profile = Profile::default(),
-        /// The base's digests, if they are known: a publisher has them from the report of the link
-        /// before this one. They save hashing the base. `None`: they are computed. If they are not
-        /// the base's, the link fits no state.
+        /// The base's digests, if they are known: a publisher has them from the report of the
+        /// previous link. Then the base need not be hashed. With `None`, they are computed. With
+        /// digests of another state, the link fits no state.
         pub base_digests: Option<&'a StateDigests> = None,
         /// Whether the link carries sums, so that readers can take it in place (SPEC section 24.3).
         pub sums: bool = false,
         /// Free text for people and tools: step number, run name.
         pub metadata: BTreeMap<String, String> = BTreeMap::new(),
-        /// Is told the bytes of base and target that have been dealt with.
+        /// Receives the number of bytes of base and target that have been processed.
         pub progress: &'a dyn Progress = &(),
     }
 }
 
-/// A report of what a link holds, in figures.
+/// Figures about the content of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiffReport {
@@ -49,18 +50,18 @@ pub struct DiffReport {
     pub target: StateDigests,
     /// Length of the link in bytes.
     pub bytes: u64,
-    /// Bytes of the target's tensors.
+    /// Total bytes of the target's tensors.
     pub target_bytes: u64,
-    /// Lanes of the target. A lane is an element, or a byte of a packed type.
+    /// Number of lanes of the target. A lane is an element, or a byte of a packed type.
     pub elements: u64,
-    /// Lanes of the target that differ from the base's, or are new.
+    /// Number of lanes of the target that differ from the base's, or are new.
     pub changed: u64,
-    /// Tensors that the link lists.
+    /// Number of tensors that the link lists.
     pub tensors: usize,
-    /// Whether all values in the link are absolute, so that it can be read without the base; not
-    /// only if that was asked for.
+    /// Whether all values in the link are absolute, so that it can be read without the base. This
+    /// may be so with any profile.
     pub is_direct: bool,
-    /// Whether the link sets and removes no tensor: all of its entries start from the base's.
+    /// True if the link neither adds nor removes tensors: all of its entries start from the base's.
     pub patches_alone: bool,
 }
 
@@ -72,111 +73,56 @@ struct PiecePair {
     base: Option<usize>,
 }
 
-/// Writes the link from `base` to `target`. Reads each state once, in pieces of 16 MiB; memory: per
-/// thread one group of pieces (32 MiB for both states) and what it compresses to. The same input
+/// Writes the link from `base` to `target`. Reads each state once, in pieces of 16 MiB; Memory per
+/// thread: one group of pieces (32 MiB for both states) and its compressed form. The same input
 /// gives the same bytes, whatever the number of threads.
 ///
 /// # Errors
 /// The errors of reading the states, of writing, and of `options.progress`; LIMIT if a state
-/// exceeds the format's maxima; USAGE if `options.base_digests` are not as many as the base's
-/// tensors, or if a state [has changed](State::check_unchanged) meanwhile.
+/// exceeds the format's maxima; USAGE if `options.base_digests` has another number of tensors than
+/// the base, or if a state [has changed](State::check_unchanged) meanwhile.
 pub fn diff(
     base: &dyn State,
     target: &dyn State,
     options: &DiffOptions<'_>,
     out: &mut dyn Write,
 ) -> Result<DiffReport> {
-    let mut base_digests: Vec<Option<Digest>> = match options.base_digests {
-        None => vec![None; base.tensors().len()],
-        Some(known) if known.tensors.len() == base.tensors().len() => {
-            known.tensors.iter().copied().map(Some).collect()
-        }
-        Some(_) => {
-            return Err(Error::usage(
-                "the digests are not those of the base's tensors",
-            ));
-        }
-    };
-    let mut drafts = target
+    let known_digests = known_digests(base, options)?;
+    let drafts = target
         .tensors()
         .iter()
         .map(|info| Draft::of(base, info))
         .collect::<Result<Vec<_>>>()?;
-    let groups = grouped(drafts.iter().enumerate().flat_map(
-        |(tensor, Draft { base, written, .. })| {
-            let pair = move |piece| {
-                (
-                    &written.info,
-                    piece,
-                    PiecePair {
-                        tensor,
-                        piece,
-                        base: *base,
-                    },
-                )
-            };
-            (0..written.info.pieces()).map(pair)
-        },
-    ));
-    let mut writer = LinkWriter::new();
-    let mut changed = 0;
-    let encode =
-        |context: &mut Context, group: &Vec<_>| encode_group(base, target, options, group, context);
-    let take = |group: &Vec<PiecePair>, (segments, pieces): EncodedGroup| {
-        for (compared, seen) in group.iter().zip(pieces) {
-            let (draft, piece) = (&mut drafts[compared.tensor], address(compared.piece)?);
-            changed += seen.changed;
-            draft.written.digests[piece] = seen.new;
-            draft.sums[piece] = seen.sums;
-            draft.old.extend(seen.old);
-        }
-        for segment in segments {
-            let number = writer.push(segment.coding, &segment.bytes)?;
-            for piece in segment.pieces {
-                let PiecePair { tensor, piece, .. } = group[piece];
-                drafts[tensor].written.pieces[address(piece)?] = Some(number);
-            }
-        }
-        Ok(())
+    let groups = grouped(drafts.iter().enumerate().flat_map(pieces_of));
+    let mut encoded = EncodedLink {
+        drafts,
+        writer: LinkWriter::new(),
+        changed: 0,
     };
-    in_order(&groups, Context::default, encode, take)?;
+    let encode = |context: &mut Context, group: &Vec<PiecePair>| {
+        encode_group(base, target, options, group, context)
+    };
+    let add = |group: &Vec<PiecePair>, done: EncodedGroup| encoded.add(group, done);
+    in_order(&groups, Context::default, encode, add)?;
 
-    for draft in &drafts {
-        if let Some(number) = draft.base {
-            base_digests[number].get_or_insert_with(|| Digest::of_pieces(&draft.old));
-        }
-    }
-    let base_digests = fill_missing(base, base_digests, options.progress)?;
+    let EncodedLink {
+        drafts,
+        writer,
+        changed,
+    } = encoded;
+    let base_digests = digests_of_base(base, known_digests, &drafts, options.progress)?;
     base.check_unchanged()?;
     target.check_unchanged()?;
     let target_digests = drafts.iter().map(|draft| draft.written.digest()).collect();
     let target_digests = StateDigests::from_tensors(target.tensors(), target_digests);
 
-    let is_changed = |Draft {
-                          base: old, written, ..
-                      }: &Draft| {
-        old.is_none_or(|old| {
-            base.tensors()[old] != written.info || base_digests.tensors[old] != written.digest()
-        })
-    };
-    let written = drafts.into_iter().filter(is_changed);
-    let written = written.map(|draft| (TensorEntry::Write(draft.written.into()), draft.sums));
-    let removed = base
-        .tensors()
-        .iter()
-        .filter(|info| find(target.tensors(), info.name()).is_none());
-    let removed = removed.map(|info| (TensorEntry::Remove(info.name().to_owned()), Vec::new()));
-    let mut entries: Vec<_> = written.chain(removed).collect();
-    entries.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
+    let entries = entries_of(base, target, &base_digests, drafts);
     let (tensors, sums): (Vec<TensorEntry>, Vec<Vec<PieceSums>>) = entries.into_iter().unzip();
     let listed = tensors.len();
-    let is_patch = |entry: &TensorEntry| {
-        entry
-            .written()
-            .is_some_and(|written| written.start == Start::Base)
-    };
-    let patches_alone = tensors.iter().all(is_patch);
-
+    let patches_alone = tensors.iter().all(|entry| match entry.written() {
+        Some(written) => written.start == Start::Base,
+        None => false,
+    });
     let index = Index {
         metadata: options.metadata.clone(),
         segments: Vec::new(),
@@ -204,14 +150,118 @@ pub fn diff(
     })
 }
 
-/// A tensor of the target on its way to its entry in the index.
+/// The digests of the base's tensors that the caller knows.
+fn known_digests(base: &dyn State, options: &DiffOptions<'_>) -> Result<Vec<Option<Digest>>> {
+    match options.base_digests {
+        None => Ok(vec![None; base.tensors().len()]),
+        Some(known) if known.tensors.len() == base.tensors().len() => {
+            Ok(known.tensors.iter().copied().map(Some).collect())
+        }
+        Some(_) => Err(Error::usage(
+            "the digests are not those of the base's tensors",
+        )),
+    }
+}
+
+/// The pieces of a tensor of the target, with the base's tensor that they are compared with.
+fn pieces_of(
+    (tensor, draft): (usize, &Draft),
+) -> impl Iterator<Item = (&TensorInfo, u64, PiecePair)> {
+    let base = draft.base;
+    let info = &draft.written.info;
+    (0..info.pieces()).map(move |piece| {
+        let pair = PiecePair {
+            tensor,
+            piece,
+            base,
+        };
+        (info, piece, pair)
+    })
+}
+
+/// The encoded segments of a link, and drafts of its entries.
+struct EncodedLink {
+    drafts: Vec<Draft>,
+    writer: LinkWriter,
+    /// Number of lanes that differ from the base's, or are new.
+    changed: u64,
+}
+
+impl EncodedLink {
+    /// Adds a group of pieces.
+    fn add(&mut self, group: &[PiecePair], (segments, pieces): EncodedGroup) -> Result<()> {
+        for (compared, seen) in group.iter().zip(pieces) {
+            let draft = &mut self.drafts[compared.tensor];
+            let piece = address(compared.piece)?;
+            self.changed += seen.changed;
+            draft.written.digests[piece] = seen.new;
+            draft.sums[piece] = seen.sums;
+            draft.old.extend(seen.old);
+        }
+        for segment in segments {
+            let number = self.writer.push(segment.coding, &segment.bytes)?;
+            for piece in segment.pieces {
+                let PiecePair { tensor, piece, .. } = group[piece];
+                self.drafts[tensor].written.pieces[address(piece)?] = Some(number);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The digests of all tensors of the base: those that are known, those whose pieces were hashed
+/// when they were compared, and the others, which are read now.
+fn digests_of_base(
+    base: &dyn State,
+    mut known: Vec<Option<Digest>>,
+    drafts: &[Draft],
+    progress: &dyn Progress,
+) -> Result<StateDigests> {
+    for draft in drafts {
+        if let Some(number) = draft.base {
+            known[number].get_or_insert_with(|| Digest::of_pieces(&draft.old));
+        }
+    }
+    fill_missing(base, known, progress)
+}
+
+/// The entries of the tensors that change or are removed, with their sums, ascending by name.
+fn entries_of(
+    base: &dyn State,
+    target: &dyn State,
+    base_digests: &StateDigests,
+    drafts: Vec<Draft>,
+) -> Vec<(TensorEntry, Vec<PieceSums>)> {
+    let mut entries = Vec::new();
+    for draft in drafts {
+        let is_changed = match draft.base {
+            None => true,
+            Some(old) => {
+                base.tensors()[old] != draft.written.info
+                    || base_digests.tensors[old] != draft.written.digest()
+            }
+        };
+        if is_changed {
+            entries.push((TensorEntry::Write(draft.written.into()), draft.sums));
+        }
+    }
+    for info in base.tensors() {
+        if find(target.tensors(), info.name()).is_none() {
+            entries.push((TensorEntry::Remove(info.name().to_owned()), Vec::new()));
+        }
+    }
+    entries.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
+    entries
+}
+
+/// A draft of the index entry of a tensor of the target.
 struct Draft {
     /// The base's tensor that it is compared with.
     base: Option<usize>,
     written: WrittenTensor,
     sums: Vec<PieceSums>,
-    /// Digests of the pieces of the base's tensor, if they are asked for. Groups come in the order
-    /// of pieces.
+    /// Digests of the pieces of the base's tensor, unless the base's digests are known. Groups
+    /// arrive in the order of pieces.
     old: Vec<Digest>,
 }
 
@@ -243,17 +293,17 @@ impl Draft {
 
 /// Facts about a piece that has been encoded.
 struct PieceFacts {
-    /// Lanes that differ from the base's, or are new.
+    /// Number of lanes that differ from the base's, or are new.
     changed: u64,
     /// Digest in the target.
     new: Digest,
-    /// Digest in the base, if it is asked for and there is a base.
+    /// Digest in the base, if there is a base whose digests are not known.
     old: Option<Digest>,
-    /// Zero unless they are asked for.
+    /// Zero unless the link carries sums.
     sums: PieceSums,
 }
 
-/// Hashes a piece of the target, and takes its sums, while it is compared with the base's.
+/// Hashes a piece of the target, and computes its sums, while it is compared with the base's.
 struct PieceObserver<'a> {
     piece: &'a PieceInput<'a>,
     lane_bytes: usize,
@@ -263,10 +313,10 @@ struct PieceObserver<'a> {
     sums: Option<SumsSoFar>,
 }
 
-/// Sums of what has been seen of a piece.
+/// Sums of the stretches of a piece that have been shown.
 #[derive(Default)]
 struct SumsSoFar {
-    /// Lanes in which changes have been looked for, and bytes of which the sums have been taken.
+    /// Number of lanes that have been compared, and of bytes that have been summed.
     lanes: u32,
     bytes: u64,
     sums: PieceSums,
@@ -320,8 +370,7 @@ impl PieceSink for PieceObserver<'_> {
     }
 }
 
-/// Memory that a thread uses again for each group: fresh megabytes cost more, page by page, than
-/// the work on them.
+/// Memory that a thread reuses for each group: fresh pages would cost more than the work on them.
 #[derive(Default)]
 struct Context {
     compressor: Compressor,
@@ -330,7 +379,7 @@ struct Context {
     new: Vec<u8>,
 }
 
-/// The segments of a group, and what is known of its pieces.
+/// The segments of a group, and facts about its pieces.
 type EncodedGroup = (Vec<EncodedSegment>, Vec<PieceFacts>);
 
 fn encode_group(
@@ -396,7 +445,7 @@ struct PieceReader<'a> {
 }
 
 impl<'a> PieceReader<'a> {
-    /// For these ranges of tensors.
+    /// Prepares to read these ranges of tensors.
     fn of(
         state: &'a dyn State,
         ranges: impl Iterator<Item = (usize, Range<u64>)>,
@@ -413,7 +462,7 @@ impl<'a> PieceReader<'a> {
         })
     }
 
-    /// The next range.
+    /// Reads the next range.
     fn next(&mut self, tensor: usize, range: Range<u64>) -> Result<&'a [u8]> {
         if let Some(bytes) = self.state.bytes(tensor, range.clone()) {
             return Ok(bytes);
@@ -426,7 +475,8 @@ impl<'a> PieceReader<'a> {
     }
 }
 
-/// Digests of the base's tensors that were not compared: removed, retyped or resized ones.
+/// Computes the digests of the base's tensors that were not compared: removed, retyped or resized
+/// ones.
 fn fill_missing(
     base: &dyn State,
     known: Vec<Option<Digest>>,

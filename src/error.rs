@@ -27,7 +27,7 @@ pub enum ErrorClass {
     /// Checksums match, but the content breaks a rule: the writer has a bug, or the file was made
     /// by hand.
     Malformed,
-    /// A value is written in another than its one form: the writer has a bug.
+    /// A value is not in its only legal form: the writer has a bug.
     NonCanonical,
     /// The file was made for a newer reader: update.
     Unsupported,
@@ -51,8 +51,8 @@ impl ErrorClass {
         self.words().0
     }
 
-    /// Advice in one phrase: how a user can deal with an error of this class. [`Error::advice`]
-    /// knows more.
+    /// Advice in one phrase: how a user can deal with an error of this class. [`Error::advice`] is
+    /// more specific.
     pub fn advice(self) -> &'static str {
         self.words().1
     }
@@ -80,7 +80,7 @@ impl ErrorClass {
                 "STATE_MISMATCH",
                 "do not use the result; report the program that wrote the link",
             ),
-            Self::Chain => ("CHAIN", "retry later, or ask who publishes the chain"),
+            Self::Chain => ("CHAIN", "retry later, or ask the publisher of the chain"),
             Self::Io => (
                 "IO",
                 "retry; if it fails again, check the disk, the network or the store",
@@ -111,9 +111,9 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         ErrorKind::PermissionDenied => "check credentials and permissions",
         ErrorKind::AlreadyExists => "remove it, or choose another name",
         ErrorKind::IsADirectory | ErrorKind::NotADirectory => {
-            "check the path: a file and a directory are confused"
+            "check the path: it names a file in place of a directory, or the other way round"
         }
-        ErrorKind::ReadOnlyFilesystem => "choose a place that can be written to",
+        ErrorKind::ReadOnlyFilesystem => "choose a place where this process may write",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
             "free space or inodes there (df, df -i), or choose another place; then retry"
         }
@@ -126,7 +126,7 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         | ErrorKind::NetworkUnreachable
         | ErrorKind::NetworkDown
         | ErrorKind::NotConnected
-        | ErrorKind::AddrNotAvailable => "check host and port, and whether the server runs",
+        | ErrorKind::AddrNotAvailable => "check host and port, and that the server runs",
         ErrorKind::AddrInUse => "choose another port, or end the program that uses this one",
         ErrorKind::TimedOut => "check the network and the server; then retry, or allow more time",
         ErrorKind::ConnectionReset
@@ -146,8 +146,8 @@ impl fmt::Display for ErrorClass {
     }
 }
 
-/// Why something was refused or failed. One word wide; ask [`Error::class`] and [`Error::rule`],
-/// never the text.
+/// The reason why something was refused or failed. One word wide. Programs use [`Error::class`] and
+/// [`Error::rule`], never the text.
 #[derive(Debug)]
 pub struct Error(Box<Repr>);
 
@@ -155,11 +155,11 @@ pub struct Error(Box<Repr>);
 struct Repr {
     class: ErrorClass,
     rule: Option<&'static str>,
-    /// Another process has locked the directory.
+    /// True if another process has locked the directory.
     is_in_use: bool,
-    /// The trusted keys have not signed this version.
+    /// The version that the trusted keys have not signed, if that is the reason.
     unsigned: Option<UnsignedVersion>,
-    /// Advice for this error, if that of its class does not fit.
+    /// Advice for this error, if the advice of its class does not fit.
     advice: Option<&'static str>,
     message: String,
     section: Option<String>,
@@ -173,9 +173,9 @@ struct Repr {
 /// The beginning of a secret key as text (SPEC section 23.1).
 pub(crate) const SECRET_KEY: &str = "PRIVATE+KEY+";
 
-/// A text as it may be shown: without what follows the beginning of a secret key, and of URLs
-/// without user, password and query, where tokens and signatures are. Errors are made so; this is
-/// for what else a program shows.
+/// Removes secrets from a text: the rest of a secret key after its beginning, and the user,
+/// password and query of URLs, where tokens and signatures are. Errors do this with their own
+/// texts; this function is for other output of a program.
 pub fn without_secrets(text: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()".contains(c);
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
@@ -222,7 +222,7 @@ impl Error {
         }))
     }
 
-    /// A broken rule of the format; the rule fixes the class.
+    /// A broken rule of the format; the rule determines the class.
     pub(crate) fn broken(rule: &'static Rule, message: impl Into<String>) -> Self {
         if is_off(rule) {
             return Self::usage(format!(
@@ -245,13 +245,13 @@ impl Error {
         error
     }
 
-    /// The trusted keys have not signed this version.
+    /// Records that the trusted keys have not signed this version.
     pub(crate) fn because_of(mut self, unsigned: UnsignedVersion) -> Self {
         self.0.unsigned = Some(unsigned);
         self
     }
 
-    /// A refusal of this class that breaks no rule of SPEC.md: for crates that read and write files
+    /// A refusal of this class for which SPEC.md has no rule: for crates that read and write files
     /// of other formats.
     pub fn refused(class: ErrorClass, message: impl Into<String>) -> Self {
         Self::new(class, None, &message.into())
@@ -266,7 +266,7 @@ impl Error {
     /// A file has changed while it was read. Class IO.
     pub fn changed(file: impl AsRef<Path>) -> Self {
         let advice = "retry when the file is complete and no program writes to it";
-        Self::unusable("the file has changed while it was read", advice).in_file(file)
+        Self::unusable("the file changed while it was being read", advice).in_file(file)
     }
 
     /// The operating system failed while doing `what`.
@@ -289,7 +289,8 @@ impl Error {
         self
     }
 
-    /// The same for the segment with this number, counted from 0 (SPEC section 7).
+    /// Names the segment with this number, counted from 0 (SPEC section 7), unless a section is
+    /// named already.
     pub(crate) fn in_segment(self, number: usize) -> Self {
         self.in_section(format!("segment {number}"))
     }
@@ -339,15 +340,15 @@ impl Error {
         self.rule().is_some_and(|rule| rules.contains(&rule))
     }
 
-    /// Whether another process has locked the directory. This process can use it once that one has
-    /// ended.
+    /// Whether another process has locked the directory. This process can use it after the other
+    /// one has ended.
     pub fn is_in_use(&self) -> bool {
         self.0.is_in_use
     }
 
-    /// The version that the store has, but that the trusted keys have not signed, if that is why.
-    /// Then R-CHN-14 need not say that the chain was rolled back: the trust may not fit what is
-    /// held.
+    /// The version in the store that the trusted keys have not signed, if that is the reason. Then
+    /// R-CHN-14 need not mean that the chain was rolled back: the trust may not fit the held
+    /// version.
     pub fn unsigned(&self) -> Option<UnsignedVersion> {
         self.0.unsigned
     }
@@ -374,8 +375,8 @@ impl Error {
         }
     }
 
-    /// Advice in one phrase: how a user can deal with the error. It is chosen where the error is
-    /// made, or depends on the kind of failure if the operating system failed, or on the class.
+    /// Advice in one phrase: how a user can deal with the error. It was chosen where the error was
+    /// made, or depends on the kind of failure of the operating system, or on the class.
     pub fn advice(&self) -> &'static str {
         match &self.0.source {
             _ if self.is_in_use() => "end that process, or choose another directory",
@@ -385,9 +386,9 @@ impl Error {
             }
             Some(source) => advice_for(source.kind()),
             None if self.class() == ErrorClass::Io => advice_for(ErrorKind::OutOfMemory),
-            // Nothing newer in a file, but something that cannot be done.
+            // Not a newer feature in a file, but an operation that is impossible.
             None if self.class() == ErrorClass::Unsupported && self.rule().is_none() => {
-                "choose another way"
+                "do as the message says, or update deltachain"
             }
             None => self.class().advice(),
         }
@@ -427,7 +428,7 @@ impl Error {
     }
 }
 
-/// Class, rule, message and place on a line. `{error:#}` also has what the operating system said.
+/// Class, rule, message and place on a line. `{error:#}` adds the message of the operating system.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Repr {

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::limits::address;
 use crate::source::Source;
 
-/// The area begins with this.
+/// The first bytes of the area.
 const MAGIC: [u8; 8] = *b"\x89DCX\r\n\x1a\n";
 
 /// Bytes of kind, checksum and length.
@@ -15,9 +15,9 @@ const RECORD_HEADER: usize = 16;
 pub(crate) const SUMS_BIT: u32 = 1;
 pub(crate) const SUMS_KIND: u32 = 1;
 
-/// The data of the record of this kind in an area of a file, which begins at `offset` and has
-/// `length` bytes, if the record has `expected` bytes. `None` if it is not there, damaged, or of
-/// another length. Takes no memory for other records.
+/// Reads the data of the record of this kind, which must have `expected` bytes, in the area of a
+/// file that begins at `offset` and has `length` bytes. Returns `None` if the record is missing,
+/// damaged, or of another length. Takes no memory for other records.
 ///
 /// # Errors
 /// IO.
@@ -28,7 +28,7 @@ pub(crate) fn record(
     expected: u64,
 ) -> Result<Option<Vec<u8>>> {
     let end = offset + length;
-    // Reads these bytes, if there is room for them.
+    // Fills the buffer, unless the area ends before.
     let read = |place: u64, bytes: &mut [u8]| {
         let fits = bytes.len() as u64 <= end - place;
         if fits {
@@ -71,7 +71,7 @@ pub(crate) fn record(
     Ok((crc32fast::hash(&data) == crc).then_some(data))
 }
 
-/// An area with one record.
+/// Makes an area with one record.
 pub(crate) fn area(kind: u32, data: &[u8]) -> Vec<u8> {
     let (crc, length) = (crc32fast::hash(data), data.len() as u64);
     [

@@ -1,15 +1,15 @@
-//! Which pieces share a segment: consecutive ones of one dtype, with as many bytes as a full piece.
-//! A segment may hold twice as much, but smaller ones take less memory and their contexts fit
-//! better.
+//! Groups the pieces that share segments: consecutive pieces of one dtype, with the bytes of one
+//! full piece in total. A segment may hold twice as much, but smaller segments take less memory and
+//! their contexts fit better.
 
 use std::collections::BTreeMap;
 
 use crate::limits::MAX_SEGMENT_PARTS;
 use crate::tensor::{Dtype, PIECE_BYTES, TensorInfo};
 
-/// Puts items into groups, each of which becomes segments. An item stands for a piece, by its
-/// tensor and number. Which items share a group depends on dtypes and lengths only. No group is
-/// empty.
+/// Puts items into groups, each of which becomes segments. An item stands for a piece, which is
+/// given by its tensor and number. Only dtypes and lengths decide which items share a group. No
+/// group is empty.
 pub(crate) fn grouped<'a, T>(
     pieces: impl Iterator<Item = (&'a TensorInfo, u64, T)>,
 ) -> Vec<Vec<T>> {

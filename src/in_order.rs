@@ -1,4 +1,4 @@
-//! Work on all threads that is begun in order and whose results are used in order.
+//! Parallel work on items that are begun in order, and whose results are used in order.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,10 +7,10 @@ use rayon::prelude::*;
 
 use crate::error::Result;
 
-/// Lets `make` work on each item, with a context for each thread, and `take` use the results one by
-/// one in the order of the items. Items are begun in this order too, by whichever thread is free:
-/// of items that come over a slow line none is waited for while an earlier one is there. Results
-/// that are early wait for their turn.
+/// Calls `make` for each item, on all threads and with a context for each thread, and `take` for
+/// the results, one by one in the order of the items. Free threads begin the items in this order,
+/// too: if items come over a slow network, no thread waits for one while an earlier one is
+/// available. Early results wait for their turn.
 ///
 /// # Errors
 /// The first failure in the order of the items, whatever the threads did. No item is begun after a
@@ -41,12 +41,12 @@ pub(crate) fn in_order<I: Sync, C, T: Send>(
         .result
 }
 
-/// Results that have been made.
+/// The results so far.
 struct ResultQueue<T, F> {
     /// Number of items done.
     taken: usize,
     early: BTreeMap<usize, Result<T>>,
-    /// Something has failed, which need not be the first failure.
+    /// True after any failure, which need not be the first one in order.
     has_failed: bool,
     take: F,
     result: Result<()>,

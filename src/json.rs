@@ -1,6 +1,6 @@
-//! The one legal form of JSON in documents and layouts (SPEC sections 18 and 12): what serde writes
-//! of a value, without spaces, with the members of an object in the order of its fields, or
-//! ascending by name.
+//! The one legal form of JSON in documents and layouts (SPEC sections 18 and 12): the text that
+//! serde writes for a value, without spaces, with the members of an object in the order of its
+//! fields, or ascending by name.
 
 use std::ops::RangeInclusive;
 
@@ -13,19 +13,23 @@ use crate::rules::Rule;
 /// The largest integer of a document: every JSON library can hold it.
 pub(crate) const MAX_INTEGER: u64 = (1 << 53) - 1;
 
-/// Reads a text, which has to be the one that is written of its value. It begins at this byte of
-/// what errors are about.
+/// Reads a text, which must be identical to what [`write`] makes of its value. `begin` is the
+/// offset of the text in the document; the offsets of errors count from the beginning of the
+/// document.
 ///
 /// # Errors
-/// The rule that other texts break.
+/// `rule` if the text has another form.
 pub(crate) fn read<T: Serialize + DeserializeOwned>(
     text: &str,
     begin: usize,
     rule: &'static Rule,
 ) -> Result<T> {
     let refuse = |at: usize, why: &str| {
-        Error::broken(rule, format!("the text is not in its one form: {why}"))
-            .at((begin + at.min(text.len())) as u64)
+        Error::broken(
+            rule,
+            format!("the text is not in its canonical form: {why}"),
+        )
+        .at((begin + at.min(text.len())) as u64)
     };
     let value: T = serde_json::from_str(text).map_err(|error| {
         let before: usize = text
@@ -57,11 +61,11 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(
         .position(|(form, byte)| form != byte);
     Err(refuse(
         at.unwrap_or(form.len()),
-        "from here on it is written in another way",
+        "from here on, it is not written in that form",
     ))
 }
 
-/// Takes an integer of these bounds.
+/// Accepts an integer within these bounds.
 pub(crate) fn bounded<E: serde::de::Error>(
     value: u64,
     bounds: &RangeInclusive<u64>,
@@ -76,7 +80,8 @@ pub(crate) fn bounded<E: serde::de::Error>(
     ))
 }
 
-/// Reads an integer of these bounds: for serde's `deserialize_with`, as are the next two.
+/// Reads an integer within these bounds. This function and the next two are for serde's
+/// `deserialize_with`.
 pub(crate) fn integer<'de, D: Deserializer<'de>, const LEAST: u64, const MOST: u64>(
     from: D,
 ) -> Result<u64, D::Error> {
@@ -102,13 +107,13 @@ pub(crate) fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     }
 }
 
-/// Writes a value in its one form. No value of this library, whose keys are text, cannot be
-/// written.
+/// Writes a value in its only form. This cannot fail, because the keys of all values in this
+/// library are text.
 pub(crate) fn write<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// The most characters of a message of another library, which may quote a long input.
+/// Maximum number of characters of a message of another library, which may quote a long input.
 const SHOWN: usize = 300;
 
 /// The beginning of a message of another library, without the control characters that it may quote
@@ -124,7 +129,7 @@ pub(crate) fn printable(message: &impl std::fmt::Display) -> String {
     message.to_string().chars().take(SHOWN).map(plain).collect()
 }
 
-/// In JSON this is the text that it is displayed as, and parsed from.
+/// Makes a type a string in JSON: the text that it is displayed as, and parsed from.
 macro_rules! text_in_json {
     ($type:ty) => {
         impl serde::Serialize for $type {

@@ -19,16 +19,16 @@ use crate::tensor::{Digest, TensorInfo};
 /// The metadata key of a link that holds the layout of its target (SPEC section 12).
 pub const LAYOUT_KEY: &str = "deltachain.layout";
 
-/// The end of the name of each file of a layout.
+/// Suffix of the names of a layout's files.
 pub(crate) const FILE_SUFFIX: &str = ".safetensors";
 
 /// Distribution of a state over safetensors files (SPEC section 12).
 ///
-/// It has at least one file. Either all files have names, which then keep R-LAY-01, or there is one
-/// file without name.
+/// It has at least one file. Either all files have names, which then follow R-LAY-01, or there is
+/// one file without a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Ascending by name, so that "the last file" means the same to everyone.
+    /// Ascending by name, so that "the last file" means the same to all readers.
     files: Vec<LayoutFile>,
 }
 
@@ -40,8 +40,8 @@ pub struct LayoutFile {
     pub name: Option<String>,
     /// The file's `__metadata__`.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Names of the file's tensors, ascending. They begin with the file's folder; in the file they
-    /// stand without it.
+    /// Names of the file's tensors, ascending. They begin with the file's folder, which their names
+    /// in the file itself do not have.
     pub tensors: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Layout {
         }
     }
 
-    /// Orders the files and checks their names. The error says what is wrong with them.
+    /// Orders the files and checks their names. The error describes what is wrong.
     pub(crate) fn new(mut files: Vec<LayoutFile>) -> Result<Self, String> {
         if files.is_empty() {
             return Err("the layout has no file".to_owned());
@@ -112,8 +112,8 @@ impl Layout {
 
     /// The layout of a directory that holds the files of several layouts without a common tensor,
     /// such as the layouts of the shards of a version. Files of the same name and metadata are
-    /// parts of one file. The files of a folder keep their names if all have one and no two are the
-    /// same, regarding case or not. Otherwise a single file is called `model.safetensors`, and
+    /// parts of one file. The files of a folder keep their names if all have one, and no two are
+    /// the same when case is ignored. Otherwise a single file is called `model.safetensors`, and
     /// several are numbered: `model-00001-of-00002.safetensors`, and so on.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Layout {
     }
 
     /// The folders that the files lie in, ascending, each with the `/` at its end. The directory
-    /// itself is none of them.
+    /// itself is not included.
     pub fn folders(&self) -> BTreeSet<&str> {
         self.files
             .iter()
@@ -216,7 +216,7 @@ impl Layout {
     }
 
     /// Checks that the files list each of these tensors exactly once, and no other. The error names
-    /// one that is wrong.
+    /// a wrong tensor.
     pub(crate) fn check_covers(&self, tensors: &[TensorInfo]) -> Result<(), String> {
         let mut listed = BTreeSet::new();
         for name in self.files.iter().flat_map(|file| &file.tensors) {
@@ -236,7 +236,7 @@ impl Layout {
         }
     }
 
-    /// BLAKE3-256 of [the text](Self::to_json): what a commit names (SPEC section 25.1).
+    /// BLAKE3-256 of [the text](Self::to_json): the digest that a commit names (SPEC section 25.1).
     pub fn digest(&self) -> Digest {
         Digest::of_bytes(self.to_json().as_bytes())
     }
@@ -260,9 +260,9 @@ impl Layout {
         })
     }
 
-    /// The layout of a target with these tensors if its link does not state one; this is the base's
-    /// layout. Each file keeps its tensors, removed tensors vanish, an added tensor goes to the
-    /// last file of the longest folder that its name begins with (SPEC section 12).
+    /// The layout of a target with these tensors if its link does not state one; `self` is the
+    /// base's layout. Each file keeps its tensors, removed tensors vanish, an added tensor goes to
+    /// the last file of the longest folder that its name begins with (SPEC section 12).
     ///
     /// # Errors
     /// MALFORMED under R-LAY-01 if there is no file for an added tensor.
@@ -292,7 +292,10 @@ impl Layout {
                 .copied()
                 .or_else(|| folders().find_map(|folder| last.get(folder).copied()));
             let place = place.ok_or_else(|| {
-                broken(format!("the tensor {name:?} is added, and no file lies in a folder that its name begins with"))
+                broken(format!(
+                    "the tensor {name:?} is added, and no file lies in a folder that its name \
+                     begins with"
+                ))
             })?;
             files[place].tensors.push(name.to_owned());
         }
@@ -303,7 +306,7 @@ impl Layout {
     /// otherwise one file.
     ///
     /// # Errors
-    /// MALFORMED under R-LAY-01 if the metadata states a layout that is none.
+    /// MALFORMED under R-LAY-01 if the stated layout is invalid.
     pub fn of_target(
         metadata: &BTreeMap<String, String>,
         base: Option<&Self>,
@@ -315,7 +318,7 @@ impl Layout {
         }
     }
 
-    /// The value that a link has to state under [`LAYOUT_KEY`] so that [`Layout::of_target`] gives
+    /// The value that a link must state under [`LAYOUT_KEY`] so that [`Layout::of_target`] gives
     /// `target`; `None` if it need not state any.
     pub fn metadata_value(
         target: &Self,
@@ -376,18 +379,18 @@ fn broken(message: String) -> Error {
     Error::broken(&rules::LAY_01, message)
 }
 
-/// The JSON text.
+/// The JSON form of a layout.
 #[derive(Serialize, Deserialize)]
 struct LayoutForm<'a> {
     files: Vec<FileForm<'a>>,
 }
 
-/// A file in it.
+/// The JSON form of a file of a layout.
 #[derive(Serialize, Deserialize)]
 struct FileForm<'a> {
     name: Cow<'a, Option<String>>,
     metadata: Cow<'a, Option<BTreeMap<String, String>>>,
-    /// None for the only file, which has all of them.
+    /// `None` for the only file of a layout, which has all tensors.
     tensors: Option<Cow<'a, [String]>>,
 }
 

@@ -43,14 +43,14 @@
 //!
 //! States of any size are read and written piecewise. [`files::SafetensorsState`] reads a file or a
 //! directory of shards. [`Replay`] applies any number of links in one pass and builds the target
-//! into a [`tensor::StateWriter`]. One of these is [`files::StagedSafetensors`]; its files appear
-//! only when the result has been proven.
+//! into a [`tensor::StateWriter`]. One such writer is [`files::StagedSafetensors`]; its files
+//! appear only when the result has been proven.
 //!
 //! # Files
 //!
 //! The functions of [`files`] do the same with safetensors files, or directories of them. They also
-//! keep how a model is spread over files, copy its other files, and never show a file that is not
-//! complete.
+//! preserve how a model is spread over files, copy its other files, and never make an incomplete
+//! file visible.
 //!
 //! ```
 //! use std::fs;
@@ -84,13 +84,13 @@
 //!
 //! # Chains
 //!
-//! [`chain`] knows the objects of a chain of versions in a bucket or a directory, and finds out
-//! which links lead to a version. It does no IO: the caller has the store and fetches the objects
-//! that it asks for.
+//! [`chain`] defines the objects of a chain of versions in a bucket or a directory, and finds the
+//! links that lead to a version. It does no IO: the caller has the store, and fetches the objects
+//! that the planner asks for.
 //!
 //! # Guarantees
 //!
-//! No input makes the library panic, and nothing that a file says is allocated before it has been
+//! No input makes the library panic, and no size that a file states is allocated before it has been
 //! checked against [`Limits`]. Every refusal is an [`Error`] with class, rule id and place.
 //! Decoding does no IO of its own: bytes come from a [`Source`].
 

@@ -1,39 +1,39 @@
-//! Limits: the maxima of the format (SPEC section 13), and what a caller lets a file ask for.
+//! Limits: the maxima of the format (SPEC section 13), and those that a caller sets for files.
 
 use crate::error::{Error, Result};
 use crate::rules;
 
-/// No index is longer, in raw bytes.
+/// Maximum raw bytes of an index.
 pub(crate) const MAX_INDEX_BYTES: u64 = 1 << 30;
-/// No link has more metadata entries.
+/// Maximum number of metadata entries of a link.
 pub(crate) const MAX_METADATA_ENTRIES: u64 = 1 << 16;
-/// Metadata keys and values together are never longer.
+/// Maximum bytes of all metadata keys and values of a link.
 pub(crate) const MAX_METADATA_BYTES: u64 = 1 << 26;
-/// No tensor name is longer, in bytes.
+/// Maximum bytes of the name of a tensor.
 pub(crate) const MAX_NAME_BYTES: u64 = (1 << 16) - 1;
-/// No tensor has more dimensions.
+/// Maximum number of dimensions of a tensor.
 pub(crate) const MAX_DIMENSIONS: u64 = 255;
-/// No link lists more tensors.
+/// Maximum number of tensors that a link lists.
 pub(crate) const MAX_TENSORS: u64 = 1 << 24;
-/// No link has more segments.
+/// Maximum number of segments of a link.
 pub(crate) const MAX_SEGMENTS: u64 = 1 << 24;
-/// No tensor is longer, in bytes.
+/// Maximum bytes of a tensor.
 pub(crate) const MAX_TENSOR_BYTES: u64 = 1 << 60;
-/// The pieces of a segment never hold more bytes together: two of
+/// Maximum total bytes of the pieces of a segment: twice
 /// [`PIECE_BYTES`](crate::tensor::PIECE_BYTES).
 pub(crate) const MAX_SEGMENT_BYTES: u64 = 1 << 25;
-/// No segment codes more pieces.
+/// Maximum number of pieces of a segment.
 pub(crate) const MAX_SEGMENT_PARTS: u64 = 1 << 16;
-/// No document of a chain is longer, in bytes.
+/// Maximum bytes of a document of a chain.
 pub(crate) const MAX_DOCUMENT_BYTES: u64 = 1 << 26;
-/// No commit has more assets.
+/// Maximum number of assets of a commit.
 pub(crate) const MAX_ASSETS: u64 = 1 << 16;
-/// No asset is longer, in bytes.
+/// Maximum bytes of an asset.
 pub(crate) const MAX_ASSET_BYTES: u64 = 1 << 40;
-/// No zstd frame gives more bytes for each of its own: a block has at least four, and gives at most
-/// 128 KiB.
+/// Maximum number of bytes that a zstd frame gives for each of its own bytes: a block has at least
+/// four, and gives at most 128 KiB.
 pub(crate) const MAX_EXPANSION: u64 = 1 << 15;
-/// No zstd frame has a larger window.
+/// Maximum window of a zstd frame.
 pub(crate) const MAX_WINDOW_BYTES: u64 = 1 << 25;
 
 crate::setters! {
@@ -44,21 +44,22 @@ crate::setters! {
     /// say how much memory that is.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Limits {
-        /// Raw bytes of the index: at most this many without regard to the file's length. Default:
-        /// 64 MiB, which every reader has to support.
+        /// Raw bytes of the index: at most this many, regardless of the file's length. Default: 64
+        /// MiB, which every reader has to support.
         pub index_bytes: u64 = 1 << 26,
-        /// Raw bytes of the index for each byte of the file, where that is more than `index_bytes`.
-        /// Default: 64, far more than an index can be compressed whose tensors change.
+        /// Raw bytes of the index for each byte of the file, if that is more than `index_bytes`.
+        /// Default: 64, far above the compression ratio of an index whose tensors change.
         pub index_bytes_per_file_byte: u64 = 64,
-        /// Bytes of *set* tensors, which can be large although the file is small: at most this many
-        /// without regard to the file's length. Default: 256 MiB.
+        /// Bytes of *set* tensors, which can be large although the file is small: at most this
+        /// many, regardless of the file's length. Default: 256 MiB.
         pub set_bytes: u64 = 1 << 28,
-        /// Bytes of *set* tensors for each byte of the file, where that is more than `set_bytes`.
+        /// Bytes of *set* tensors for each byte of the file, if that is more than `set_bytes`.
         /// Default: 1024.
         pub set_bytes_per_file_byte: u64 = 1024,
-        /// Bytes of the pieces that have a part: what decoding a link may have to do, whose length
-        /// need not tell. Default: any number, because an honest link of some bytes may code pieces
-        /// of 16 MiB that hardly change. For who checks what strangers upload.
+        /// Bytes of the pieces that have a part. This bounds the work of decoding a link, which may
+        /// be large although the link is short. Default: any number, because an honest link of a
+        /// few bytes may code pieces of 16 MiB that hardly change. For services that check links
+        /// from strangers.
         pub coded_bytes: u64 = u64::MAX,
         /// Bytes of a document of a chain. Default: 16 MiB, which every reader has to support.
         pub document_bytes: u64 = 1 << 24,
@@ -70,7 +71,7 @@ crate::setters! {
 }
 
 impl Limits {
-    /// Only the maxima of the format: for trusted sources.
+    /// No limits except the maxima of the format: for trusted sources.
     pub fn unlimited() -> Self {
         Self {
             index_bytes: MAX_INDEX_BYTES,
@@ -88,8 +89,8 @@ impl Limits {
     /// `length` bytes: `2^16 + 4 * length + 40 * raw`, where `raw` bounds the raw bytes of its
     /// index: `min(max(index_bytes, index_bytes_per_file_byte * length), 2^15 * length)`.
     ///
-    /// The working memory of the zstd library, below 2^18 bytes per thread, comes on top, here and
-    /// below.
+    /// The working memory of the zstd library, below 2^18 bytes per thread, is not included, here
+    /// and in [`memory_to_decode`](Self::memory_to_decode).
     pub fn memory_to_open(&self, length: u64) -> u64 {
         let raw = self
             .index_bytes_for(length)
@@ -103,9 +104,9 @@ impl Limits {
     /// `threads` segments of it are decoded:
     /// `memory_to_open(length) + min(2^30 * threads, 48 * 2^15 * length)`.
     ///
-    /// 2^30 is what a segment takes whose streams are as long as the format allows; real ones take
-    /// a few bytes per changed lane. Applying needs no more than that and the memory of base and
-    /// result. The two limits on *set* tensors bound what these take in a result in memory.
+    /// A segment takes 2^30 bytes if its streams are as long as the format allows; real ones take a
+    /// few bytes per changed lane. Applying needs no more than that, plus the memory of base and
+    /// result. The two limits on *set* tensors bound the memory that these take in a result.
     /// [`LinkReader::patches`](crate::LinkReader::patches) keeps up to eight segments of a link
     /// decoded: count them as threads.
     pub fn memory_to_decode(&self, length: u64, threads: u64) -> u64 {
@@ -129,7 +130,7 @@ impl Limits {
     }
 }
 
-/// A size of the file as a `usize`; R-LIM-01 where the address space is too small.
+/// Converts a size in a file to `usize`; R-LIM-01 if the address space is too small.
 pub(crate) fn address(size: u64) -> Result<usize> {
     usize::try_from(size).map_err(|_| {
         Error::broken(

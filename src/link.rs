@@ -1,4 +1,4 @@
-//! Reading links: from memory, a file, or anything else that gives ranges of bytes.
+//! Reads links from memory, a file, or any other source of ranges of bytes.
 
 use rayon::prelude::*;
 
@@ -47,8 +47,8 @@ pub struct LinkReader<S> {
 }
 
 impl<S> LinkReader<S> {
-    /// The same link, with another source of its bytes: what was read of it is not read again. The
-    /// caller knows that `source` has the same bytes, by their digest for example.
+    /// Replaces the source of the link's bytes; header and index are not read again. The caller
+    /// must know that `source` has the same bytes, for example by their digest.
     pub fn with_source<T>(self, source: T) -> LinkReader<T> {
         LinkReader {
             source,
@@ -113,7 +113,7 @@ impl<S: Source> LinkReader<S> {
         &self.index
     }
 
-    /// The parts of a segment, in the order in which it codes them; none if there is no such
+    /// The parts of a segment, in the order in which it codes them; empty if there is no such
     /// segment.
     pub fn parts(&self, segment: usize) -> &[Part] {
         self.parts.get(segment).map_or(&[], Vec::as_slice)
@@ -129,8 +129,8 @@ impl<S: Source> LinkReader<S> {
             .any(|segment| segment.coding.is_relative())
     }
 
-    /// The sums that the link carries (SPEC section 24.3); `None` if it has none, or if what is
-    /// there is not right.
+    /// The sums that the link carries (SPEC section 24.3); `None` if it has none, or if they are
+    /// damaged.
     ///
     /// # Errors
     /// IO.
@@ -196,8 +196,8 @@ impl<S: Source> LinkReader<S> {
         Segment::decode(&bytes, self.offsets[number], entry.coding, parts)
     }
 
-    /// Checks every segment, without a base. What can only be checked with one is checked when the
-    /// link is applied.
+    /// Checks every segment, without a base. Checks that need a base are made when the link is
+    /// applied.
     ///
     /// # Errors
     /// The class and rule of the first check that fails; IO; errors of `progress`, which is called
@@ -215,7 +215,7 @@ impl<S: Source> LinkReader<S> {
         checked.into_iter().collect()
     }
 
-    /// The number of the part that a segment has of a piece.
+    /// The number, in a segment, of the part of a piece.
     pub(crate) fn part(&self, segment: usize, entry: usize, piece: u64) -> usize {
         self.parts(segment)
             .partition_point(|part| (part.entry, part.piece) < (entry, piece))
@@ -242,7 +242,7 @@ pub struct Segment(SegmentLanes);
 pub struct StreamLengths {
     /// `table`, `gap low`, `plane 0` and so on.
     pub name: &'static str,
-    /// Its length.
+    /// Its raw length.
     pub raw: u64,
     /// Its length in the file.
     pub stored: u64,
@@ -272,8 +272,8 @@ macro_rules! each_width {
 }
 
 impl Segment {
-    /// Decodes a segment whose checksum matched. Pure: `bytes` are the segment, which stands in the
-    /// file at `offset`; `parts` gives dtype and lanes of each part.
+    /// Decodes a segment whose checksum matched. Does no IO: `bytes` is the segment, which begins
+    /// at `offset` in the file; `parts` has dtype and number of lanes of each part.
     ///
     /// # Errors
     /// The class and rule of the first check that fails.
@@ -307,8 +307,8 @@ impl Segment {
 
     /// The coded lanes of a part, for each context: the rank among the context's members (with one
     /// context, the lane's number in its piece), and the value. The value is the new lane or, if
-    /// the coding is relative, the difference of SPEC section 8.3 modulo 2^W. Nothing if there is
-    /// no such part.
+    /// the coding is relative, the difference of SPEC section 8.3 modulo 2^W. Empty if there is no
+    /// such part.
     pub fn ranks(&self, part: usize) -> Vec<Ranks<'_>> {
         fn boxed<L: Lane>(decoded: &DecodedSegment<L>, part: usize) -> Vec<Ranks<'_>> {
             let ranks = decoded.ranks(part);
@@ -324,7 +324,7 @@ impl Segment {
         each_width!(self, decoded => decoded.coded(part))
     }
 
-    /// Applies a part to the bytes of its piece, which hold what the tensor starts from.
+    /// Applies a part to the bytes of its piece, which hold the values that the tensor starts from.
     ///
     /// # Errors
     /// R-POS-01 or R-POS-02 if the part does not fit these bytes; USAGE if there is no such part.
@@ -335,7 +335,7 @@ impl Segment {
         each_width!(self, decoded => decoded.apply(part, bytes))
     }
 
-    /// About how many bytes it takes.
+    /// Approximate size in memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         each_width!(self, decoded => decoded.memory())
     }

@@ -1,4 +1,4 @@
-//! Writing links: segments are spooled until the index, which precedes them in the file, is known.
+//! Writes links. Segments are spooled until the index, which precedes them in the file, is known.
 
 use std::io::{BufReader, Seek, Write};
 
@@ -12,10 +12,11 @@ use crate::limits::Limits;
 use crate::sums::LinkSums;
 use crate::tensor::Digest;
 
-/// Segments up to this many bytes together wait in memory, more of them in a temporary file.
+/// Segments of up to this many bytes in total wait in memory; if there are more, in a temporary
+/// file.
 const SPOOL_BYTES: usize = 64 << 20;
 
-/// Bytes of segments that are written with one call, at most.
+/// Maximum bytes of segments that are written with one call.
 const COPIED_AT_ONCE: usize = 1 << 20;
 
 /// Collects segments, then writes header, index and segments. Needs `io::Write` only.

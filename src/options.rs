@@ -1,7 +1,7 @@
-//! Options have one manner: a default, and for each field a method of its name that sets it.
+//! All options have the same form: a default, and for each field a method of its name that sets it.
 
-/// A struct of options: each field with its default, and a method of its name that sets it and
-/// gives the options back. Or only these methods, for fields of a struct that has no default.
+/// Defines a struct of options: each field has a default, and a method of its name that sets it and
+/// returns the options. Or defines only these methods, for fields of a struct that has no default.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {

@@ -1,4 +1,4 @@
-//! Patches: what a link changes, tensor by tensor, as sorted lane numbers and new values; for
+//! Patches: the changes of a link, tensor by tensor, as sorted lane numbers and new values; for
 //! engines that patch memory.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -12,14 +12,14 @@ use crate::link::{LinkReader, Segment};
 use crate::source::Source;
 use crate::tensor::{Dtype, State, TensorInfo, find_patchable, read_piece};
 
-/// Segments that an iteration keeps decoded: small tensors share segments, and neighbours by name
-/// alternate between the segments of a few dtypes and methods.
+/// Number of segments that an iteration keeps decoded: small tensors share segments, and neighbours
+/// by name alternate between the segments of a few dtypes and methods.
 const KEPT_SEGMENTS: usize = 8;
 
 /// New values of some lanes of one piece of a tensor.
 ///
-/// A lane is an element, or a byte of a packed type. Lanes that no patch of a tensor names are what
-/// the tensor starts from: see [`Patch::start`].
+/// A lane is an element, or a byte of a packed type. Lanes that no patch of a tensor names keep the
+/// values that the tensor starts from: see [`Patch::start`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch<'a> {
     /// Name, dtype and shape of the whole tensor in the target.
@@ -29,7 +29,7 @@ pub struct Patch<'a> {
     /// Changed lanes of the tensor, strictly ascending; `None` if all lanes of `lanes` are given,
     /// in order.
     pub indices: Option<Vec<u64>>,
-    /// The lanes of the tensor that this patch speaks of.
+    /// The lanes of the tensor that this patch concerns.
     pub lanes: Range<u64>,
     /// New values, one lane per index, little-endian: `indices.len() * dtype.lane_bytes()` bytes.
     pub values: Vec<u8>,
@@ -41,7 +41,7 @@ impl Patch<'_> {
         self.tensor.dtype()
     }
 
-    /// Number of lanes that are given.
+    /// Number of lanes with new values.
     pub fn count(&self) -> usize {
         self.values.len() / self.dtype().lane_bytes()
     }
@@ -51,10 +51,10 @@ impl Patch<'_> {
 struct Patches<'a, S> {
     link: &'a LinkReader<S>,
     base: Option<&'a dyn State>,
-    /// The pieces that are still to come: number of the entry, number of the piece, lanes of the
-    /// tensor that are wanted.
+    /// The remaining pieces: number of the entry, number of the piece, selected lanes of the
+    /// tensor.
     pending: VecDeque<(usize, u64, Range<u64>)>,
-    /// Decoded segments, the last used one last.
+    /// Decoded segments, the most recently used one last.
     kept: VecDeque<(usize, Segment)>,
 }
 
@@ -62,11 +62,11 @@ impl<S: Source> LinkReader<S> {
     /// The patches of all tensors whose names `select` accepts, by tensor, then by piece. Segments
     /// that hold none of them are not read.
     ///
-    /// Absolute values need no base. With relative values `base` gives the old lanes; a patch then
+    /// Absolute values need no base. With relative values, `base` has the old lanes; a patch then
     /// names the lanes that differ from it. Memory: a few segments.
     ///
-    /// The base's digest is not checked here: use [`Replay`](crate::Replay) where the result must
-    /// be proven.
+    /// The base's digest is not checked here: use [`Replay`](crate::Replay) if the result must be
+    /// proven.
     ///
     /// ```
     /// use deltachain::tensor::{Dtype, MemoryState};
@@ -108,7 +108,7 @@ impl<S: Source> LinkReader<S> {
     }
 
     /// The patches of one tensor, as far as they concern the given lanes. Only segments that hold
-    /// pieces of these lanes are read. Nothing comes if the link does not write the tensor.
+    /// pieces of these lanes are read. Empty if the link does not write the tensor.
     pub fn tensor_patches<'a>(
         &'a self,
         name: &str,
@@ -131,7 +131,7 @@ impl<S: Source> LinkReader<S> {
     }
 }
 
-/// The pieces of a tensor that have parts and hold some of the wanted lanes.
+/// The pieces of a tensor that have parts and hold some of these lanes.
 fn wanted(
     entry: usize,
     written: &WrittenTensor,
@@ -216,15 +216,15 @@ impl<'a, S: Source> Patches<'a, S> {
         })
     }
 
-    /// The failure to report if a piece has failed: that of the first segment in the file, of all
-    /// that are wanted (SPEC section 10). Nothing after it can be relied upon, so nothing more
-    /// comes.
+    /// The failure to report if a piece has failed: that of the first selected segment in file
+    /// order that fails (SPEC section 10). The iteration ends with it, because later patches would
+    /// be unreliable.
     fn first_failure(&mut self, entry: usize, piece: u64, error: Error) -> Error {
         let segment_of = |entry: usize, piece: u64| {
             let written = self.link.index().tensors[entry].written()?;
             *written.pieces.get(usize::try_from(piece).ok()?)?
         };
-        // A failure that is no fault of the file comes first.
+        // A failure that is not the file's fault is reported first.
         let failed = error.rule().and_then(|_| segment_of(entry, piece));
         let wanted = self
             .pending

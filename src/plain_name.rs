@@ -1,12 +1,12 @@
 //! Names that are safe as names of files and folders on every system (SPEC section 12): of files in
 //! a layout and of assets.
 
-/// The most parts that a path name has.
+/// Maximum number of parts of a path name.
 pub(crate) const MOST_PARTS: usize = 8;
-/// The most bytes that a path name has.
+/// Maximum bytes of a path name.
 const MOST_BYTES: usize = 1024;
 
-/// Why this is not a *path name*, as an end of "the name ..."; `None` if it is one.
+/// The reason why this is not a *path name*, as the end of "the name ..."; `None` if it is one.
 pub(crate) fn flaw_of_path_name(name: &str) -> Option<&'static str> {
     let (folders, _) = name.rsplit_once('/').unwrap_or_default();
     let mut parts = name.split('/');
@@ -19,19 +19,19 @@ pub(crate) fn flaw_of_path_name(name: &str) -> Option<&'static str> {
     } else if parts.any(|part| part.ends_with([' ', '.'])) {
         Some("ends in a space or a dot, or a folder in it does")
     } else if folders.split('/').any(is_of_tensors) {
-        Some("has a folder that is called like a file of tensors")
+        Some("has a folder with the name of a file of tensors")
     } else {
         None
     }
 }
 
-/// Whether this is the name of a file of tensors or of their index, regarding case or not.
+/// Whether this is the name of a file of tensors or of their index; case is ignored.
 pub(crate) fn is_of_tensors(name: &str) -> bool {
     let folded = fold_case(name);
     folded.ends_with(".safetensors") || folded.ends_with(".safetensors.index.json")
 }
 
-/// Whether a path name is that of a file in a folder of this name, regarding case or not.
+/// Whether a path name is that of a file in a folder of this name; case is ignored.
 pub(crate) fn lies_in(name: &str, folder: &str) -> bool {
     fold_case(name)
         .strip_prefix(&fold_case(folder))
@@ -43,7 +43,7 @@ pub(crate) fn folder_of(name: &str) -> &str {
     &name[..name.rfind('/').map_or(0, |last| last + 1)]
 }
 
-/// Why this is not a *plain* name, as an end of "the name ..."; `None` if it is one.
+/// The reason why this is not a *plain* name, as the end of "the name ..."; `None` if it is one.
 pub(crate) fn flaw_of_plain_name(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         Some("is empty")
@@ -60,8 +60,8 @@ pub(crate) fn flaw_of_plain_name(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Windows takes `con.safetensors` for the console, and `con .txt` too: what counts is the part
-/// before the first dot, without spaces at its end.
+/// Whether Windows takes the name for a device. It takes `con.safetensors` for the console, and
+/// `con .txt`, too: only the part before the first dot counts, without spaces at its end.
 fn is_device_name(name: &str) -> bool {
     let stem = name
         .split('.')
@@ -81,7 +81,8 @@ fn is_device_name(name: &str) -> bool {
     }
 }
 
-/// Names with the same folded form may be the same file where case does not count.
+/// Folds the case of a name. Names with the same folded form may be the same file on systems that
+/// ignore case.
 pub(crate) fn fold_case(name: &str) -> String {
     name.to_ascii_lowercase()
 }
@@ -122,8 +123,8 @@ mod tests {
             ("a ", "space or a dot"),
             ("a./b", "space or a dot"),
             ("a/b.", "space or a dot"),
-            ("a.safetensors/b", "called like"),
-            ("a/b.SAFETENSORS.Index.Json/c", "called like"),
+            ("a.safetensors/b", "with the name of"),
+            ("a/b.SAFETENSORS.Index.Json/c", "with the name of"),
             (&format!("{longest}/x"), "1024"),
             (&format!("a/{}", "x".repeat(256)), "255"),
         ] {

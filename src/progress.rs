@@ -6,15 +6,15 @@ use crate::error::Result;
 
 /// Receives the progress of long work, from several threads.
 pub trait Progress: Sync {
-    /// `bytes` more bytes of tensors have been dealt with. An error stops the work and is returned
+    /// Called when `bytes` more bytes have been processed. An error stops the work and is returned
     /// to its caller.
     ///
     /// # Errors
-    /// Whatever the implementer wants the work to end with.
+    /// Any error, with which the work then ends.
     fn advance(&self, bytes: u64) -> Result<()>;
 
-    /// This many bytes of work are added to the known total. Only functions that find out the total
-    /// themselves report this, such as the functions of [`files`](crate::files).
+    /// Called when this many bytes of work are added to the known total. Only functions that
+    /// compute the total themselves call it, such as the functions of [`files`](crate::files).
     fn expect(&self, _bytes: u64) {}
 }
 

@@ -29,8 +29,9 @@ pub(crate) fn ensure(
 #[cfg(deltachain_rule_switch)]
 static SWITCHED_OFF: std::sync::OnceLock<&'static Rule> = std::sync::OnceLock::new();
 
-/// Stops checking the rule with this id, for good: to see whether any test notices. Where the
-/// library cannot go on without the rule, it reports USAGE, which no file deserves.
+/// Switches off the check of the rule with this id, permanently, to see whether any test notices.
+/// If the library cannot continue without the rule, it reports USAGE, which is never the right
+/// error for a file.
 ///
 /// # Errors
 /// USAGE if the rule does not exist, or if another one has been switched off before.
@@ -45,13 +46,13 @@ pub fn switch_off(id: &str) -> Result<()> {
         .map_err(|_| Error::usage("only one rule can be switched off"))
 }
 
-/// Whether the rule is not to be checked: never, but in tests of tests.
+/// Whether the check of the rule is switched off, which happens only in tests of tests.
 #[cfg(deltachain_rule_switch)]
 pub(crate) fn is_off(rule: &Rule) -> bool {
     SWITCHED_OFF.get().is_some_and(|off| off.id == rule.id)
 }
 
-/// Whether the rule is not to be checked: never.
+/// Whether the check of the rule is switched off: never.
 #[cfg(not(deltachain_rule_switch))]
 pub(crate) const fn is_off(_: &Rule) -> bool {
     false

@@ -10,14 +10,14 @@ use crate::tensor::{Digest, State, each_piece};
 /// The sums of each piece of each tensor of a state, in the order of its table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StateSums {
-    /// For each tensor those of its pieces; `None` if they are not known.
+    /// For each tensor, the sums of its pieces; `None` if they are unknown.
     pub tensors: Vec<Option<Vec<Sums>>>,
 }
 
 impl StateSums {
-    /// The table and the sums of a state, both from one reading of all of it: bytes whose sums are
-    /// taken are hashed (R-SUM-02). The caller compares the table with the one that it expects.
-    /// Reports bytes read to `progress`.
+    /// Computes the table and the sums of a state, both from reading all of it once: the bytes that
+    /// are summed are the ones that are hashed (R-SUM-02). The caller compares the table with the
+    /// one that it expects. Reports bytes read to `progress`.
     ///
     /// # Errors
     /// The errors of reading the state, and of `progress`.
@@ -35,9 +35,9 @@ impl StateSums {
         ))
     }
 
-    /// The sums of a target, of which it is known what becomes of each tensor. `link_sums` are
-    /// those of the link ([`LinkReader::sums`](crate::LinkReader::sums)); without them, those of
-    /// the tensors that it lists are not known.
+    /// The sums of a target, given the origin of each of its tensors. `link_sums` are the sums of
+    /// the link ([`LinkReader::sums`](crate::LinkReader::sums)); without them, the sums of the
+    /// tensors that it lists are unknown.
     pub(crate) fn follow(&self, origins: &[Origin], link_sums: Option<&LinkSums>) -> Self {
         let tensors = origins.iter().map(|origin| match origin.entry {
             None => self.tensors.get(origin.base?).cloned().flatten(),
@@ -51,12 +51,12 @@ impl StateSums {
         }
     }
 
-    /// Reads all of a state and compares its sums: nothing has changed by accident since they were
-    /// known to be right. A state that passes is *memory proven*, which says less than hashing it.
-    /// Tensors whose sums are not known are refused, too. Reports bytes read to `progress`.
+    /// Reads all of a state and compares its sums. If they match, nothing has changed by accident
+    /// since they were known to be right. Such a state is *memory proven*, which is less than
+    /// *hashed*. Tensors whose sums are unknown are refused, too. Reports bytes read to `progress`.
     ///
     /// # Errors
-    /// R-SUM-04, with the first tensor that differs, or if there are not as many tensors; those of
+    /// R-SUM-04, with the first tensor that differs, or if the number of tensors differs; errors of
     /// reading the state, and of `progress`.
     pub fn check(&self, state: &dyn State, progress: &dyn Progress) -> Result<()> {
         let count = state.tensors().len();
@@ -67,7 +67,7 @@ impl StateSums {
         for ((info, found), expected) in state.tensors().iter().zip(&found).zip(&self.tensors) {
             let is_same = expected.as_ref() == Some(found);
             ensure(is_same, &rules::SUM_04, || {
-                "the memory has other sums than the version".into()
+                "the memory does not have the sums of the version".into()
             })
             .map_err(|error| error.of_tensor(info.name()))?;
         }

@@ -9,20 +9,21 @@ use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{Digest, State, StateDigests, TensorInfo};
 
-/// The table of a state (SPEC section 2): all that its digest is made from. A reader that holds the
-/// data of some tensors only keeps it for all of them, so that it can check links like one that
-/// holds everything (section 9.1).
+/// The table of a state (SPEC section 2): everything that its digest is computed from. A reader
+/// that holds the data of only some tensors keeps the table of all of them, so that it can check
+/// links like a reader that holds everything (section 9.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateTable {
     /// Name, dtype and shape of each tensor, ascending by name.
     pub tensors: Vec<TensorInfo>,
-    /// The digest of each, and the digest of the state.
+    /// The digest of each tensor, and the digest of the state.
     pub digests: StateDigests,
 }
 
 impl StateTable {
-    /// From the tensors, ascending by name, and the digest of each. Computes the digest of the
-    /// state; if the others come from outside, compare it with the one that you expect.
+    /// Creates a table from the tensors, ascending by name, and the digest of each. Computes the
+    /// digest of the state; if the digests of the tensors come from outside, compare it with the
+    /// one that you expect.
     pub fn new(tensors: Vec<TensorInfo>, digests: Vec<Digest>) -> Self {
         let digests = StateDigests::from_tensors(&tensors, digests);
         Self { tensors, digests }
@@ -39,8 +40,8 @@ impl StateTable {
         })
     }
 
-    /// The table of the target of a link whose base has this one: step 7 of SPEC section 10,
-    /// without R-LAY-01.
+    /// Computes the table of a link's target, if this is the table of its base: step 7 of SPEC
+    /// section 10, without R-LAY-01.
     ///
     /// Links that are applied one after another are checked before the first of them is applied.
     /// All of them are opened, then comes [`check_sequence`], then this function for each link in
@@ -54,12 +55,12 @@ impl StateTable {
         target_table(&self.tensors, &self.digests, link).map(|(table, _)| table)
     }
 
-    /// Hashes all of a state and compares it with the table: that is *hashed* (SPEC section 24.1).
-    /// Reports bytes read to `progress`.
+    /// Hashes all of a state and compares it with the table. A state that passes is *hashed* (SPEC
+    /// section 24.1). Reports bytes read to `progress`.
     ///
     /// # Errors
-    /// R-APP-04 if it is another state, with the first tensor that differs; those of reading it,
-    /// and of `progress`.
+    /// R-APP-04 if it is another state, with the first tensor that differs; errors of reading the
+    /// state, and of `progress`.
     pub fn check(&self, state: &dyn State, progress: &dyn Progress) -> Result<()> {
         let found = StateDigests::of(state, progress)?;
         let rows = self.tensors.iter().zip(&self.digests.tensors);
@@ -85,14 +86,14 @@ impl StateTable {
 /// Origin of a tensor of the target.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
-    /// The base's tensor with this number, or zeros.
+    /// The number of the base's tensor that it starts from; `None` if it starts from zeros.
     pub(crate) base: Option<usize>,
-    /// The link's entry with this number on top of it, if any.
+    /// The number of the link's entry for it; `None` if the link does not list it.
     pub(crate) entry: Option<usize>,
 }
 
-/// The table of the target, and where each of its tensors comes from; `tensors` and `digests` are
-/// the base's.
+/// Computes the table of the target, and the origin of each of its tensors; `tensors` and `digests`
+/// are the base's.
 pub(crate) fn target_table<S: Source>(
     tensors: &[TensorInfo],
     digests: &StateDigests,

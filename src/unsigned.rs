@@ -30,7 +30,8 @@ impl fmt::Display for UnsignedVersion {
             ),
             _ => write!(
                 f,
-                "version {version} exists, but {signed_by} of the trusted keys signed it, not {quorum}"
+                "version {version} exists, but {signed_by} of the trusted keys signed it, and the \
+                 quorum is {quorum}"
             ),
         }
     }

@@ -1,4 +1,4 @@
-"""Tests the store at another server than the one of its own tests: that of moto, whose environment runs this."""
+"""Tests the store with another server than its own tests use: moto's, in whose environment this runs."""
 
 import logging
 import subprocess
@@ -14,5 +14,5 @@ server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 address = "http://{}:{}".format(*server.get_host_and_port())
 urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT")).close()
-# Its thread ends with this process.
+# The server's thread ends with this process.
 sys.exit(subprocess.run(["env", f"DELTACHAIN_S3={address}", *TEST.split()]).returncode)

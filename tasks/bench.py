@@ -1,5 +1,5 @@
-"""Runs the benchmarks of `crates/deltachain-bench` and makes two pages of what criterion has noted: docs/benchmarks.md
-has the summary, bench/RESULTS.md all figures.
+"""Runs the benchmarks of `crates/deltachain-bench`, and writes criterion's results into two pages: a summary into
+docs/benchmarks.md, all figures into bench/RESULTS.md.
 
     python -m tasks.bench TOOL PAIR N,N,... COMMAND CHECKPOINTS
 """
@@ -20,13 +20,13 @@ from pathlib import Path
 from tasks import memory
 from tasks.steps import ROOT, TARGET, output
 
-#: Where figures begin in each page.
+#: Beginning of the figures in each page.
 MARK = "<!-- figures: written by ./task bench -->\n"
 #: The pages with the summary and with all figures.
 SUMMARY, RESULTS = ROOT / "docs/benchmarks.md", ROOT / "bench/RESULTS.md"
 #: Groups of the summary, which other pages quote.
 QUOTED = "128 MiB, 1 %", "catch-up, 128 MiB, 0.35 % each, in memory"
-#: Size in MiB of the file that the tool applies several links to.
+#: Size in MiB of the file for the test of several links.
 CATCH_UP = 128
 DIFF, APPLY = "diff compact, base digests known", "apply compact, with result digest"
 TARGET_READ = "(memcmp + BLAKE3 of the target)"
@@ -34,7 +34,7 @@ TARGET_READ = "(memcmp + BLAKE3 of the target)"
 
 @dataclass
 class Figure:
-    """What criterion has noted of one function, in bytes and seconds."""
+    """The results of criterion for one function, in bytes and seconds."""
 
     name: str
     bytes: float
@@ -49,7 +49,7 @@ class Figure:
 
 
 class Figures(defaultdict):
-    """Figures by group, in the order in which they were noted."""
+    """Figures by group, in the order of criterion's results."""
 
     def __init__(self, notes):
         super().__init__(list)
@@ -65,7 +65,7 @@ class Figures(defaultdict):
         return next((figure for figure in self.get(group, ()) if figure.name == name), None)
 
     def time(self, group, name, threads="1 thread"):
-        """Seconds that an operation takes; NaN if it has not been measured."""
+        """Returns the seconds of an operation; NaN if it was not measured."""
         found = self.find(group, f"{name}, {threads}")
         return found.median if found else math.nan
 
@@ -75,7 +75,8 @@ class Figures(defaultdict):
 
 
 def goals(figures, catch_up):
-    """Bounds on ratios of two figures of this run: what, whether the bound is the most, the bound, the figure."""
+    """Yields bounds on ratios of two figures of this run: description, whether the bound is a maximum, the bound, the
+    figure."""
     time, dense, sparse = figures.time, "128 MiB, 1 %", "128 MiB, 0.35 %"
     for what, name, bound in (
         ("diff, encode and target digest, 1 % of BF16, x memcpy", DIFF, 0.2),
@@ -108,8 +109,8 @@ def goals(figures, catch_up):
             yield f"{group}: {DIFF}, 1 thread, x {TARGET_READ}", True, 2.2, time(group, DIFF) / read
             last = time(group, "publish, base published last") / time(group, DIFF)
             yield f"{group}: publish, base published last, 1 thread, x {DIFF}", True, 1.1, last
-    # What each link after the first adds, compared with copying 16 MiB and applying a link's piece of the same density
-    # to the copy, less the time of copying, without digests.
+    # The time that each link after the first adds, divided by the time to copy 16 MiB and apply a piece of the same
+    # density to the copy, minus the time to copy, without digests.
     alone = figures.per_byte("copy and apply compact, 0.35 %") - figures.per_byte("memcpy")
     for group in filter(lambda group: group.startswith("catch-up, "), figures):
         if one := figures.find(group, "1 link, 1 thread"):
@@ -133,7 +134,7 @@ def table(*columns):
 
 
 def growth(figures):
-    """How times grow with the size: the exponent between the smallest and each larger size."""
+    """The growth of times with the size: the exponent between the smallest and each larger size."""
     yield "\n## Growth\n\nExponent of the time over the size, against the smallest size: 1.00 is linear.\n"
     yield from table("size", DIFF, APPLY)
     sized = (re.fullmatch(r"([\d.]+) MiB, 1 %", group) for group in figures)
@@ -148,7 +149,7 @@ def growth(figures):
 
 
 def rows(figures, groups):
-    """The figures of these groups, a table for each."""
+    """Yields the lines of a table for each of these groups."""
     for group in groups:
         found = figures[group]
         yield f"\n## {group}\n"
@@ -163,7 +164,7 @@ def rows(figures, groups):
 
 
 def summary(figures, catch_up, head):
-    """What docs/benchmarks.md says of a run."""
+    """Yields the lines of docs/benchmarks.md about a run."""
     yield f"\n{head}\n\n## What is asked for\n"
     yield "| what | at least | measured | |\n|---|---:|---:|---|"
     for what, is_most, bound, measured in goals(figures, catch_up):
@@ -181,7 +182,7 @@ def summary(figures, catch_up, head):
 
 
 def results(figures, head):
-    """What bench/RESULTS.md says of it."""
+    """Yields the lines of bench/RESULTS.md about a run."""
     yield f"\n{head}"
     yield from rows(figures, sorted(figures))
 
@@ -189,7 +190,7 @@ def results(figures, head):
 def main():
     tool, pair, sizes, command, checkpoints = sys.argv[1:]
     notes = TARGET / "bench-notes"
-    # From another run; its figures must not mix with the new ones.
+    # Results of earlier runs must not mix with the new ones.
     shutil.rmtree(notes, ignore_errors=True)
     load = Path("/proc/loadavg").read_text().split()[0]
     catch_up = list(memory.catch_up(tool, pair, CATCH_UP))

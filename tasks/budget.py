@@ -1,6 +1,6 @@
-"""The budget: how many public items, options and names the product has, and words that must not come back.
+"""The budget: the number of public items, options and names of the product, and words that must not come back.
 
-`budget.toml` has the numbers. A commit that changes what is counted changes the number, too; git has the reason.
+`budget.toml` has the numbers. A commit that changes a count also changes its number; its message has the reason.
 `gone.txt` has the words.
 """
 
@@ -23,19 +23,19 @@ CRATES = {
 }
 TOOL = "crates/deltachain-cli/src"
 PACKAGE = "python/deltachain"
-#: Where words of `gone.txt` may stand: where they are listed, where the past is told, and in the specification, whose
-#: words are those of the format.
+#: Files where words of `gone.txt` may stand: the list itself, the history, and the specification, which has the
+#: format's own words.
 WORDS = "tasks/gone.txt"
 HISTORY = (WORDS, "CHANGELOG.md", "SPEC.md", "spec/", "conformance/vectors/")
 
 
 def rust_code_of(text):
-    """A file of Rust without the tests at its end."""
+    """Returns a Rust file without the tests at its end."""
     return re.split(r"^#\[cfg\(test\)\]\n(?:pub )?mod \w+ \{", text, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def rust_code(folder):
-    """The code of all files of a folder, without tests, comments and indentation."""
+    """Returns the code of all files of a folder, without tests, comments and indentation."""
     code = []
     for path in sorted((ROOT / folder).rglob("*.rs")):
         if not path.name.endswith("tests.rs") and "tests" not in path.relative_to(ROOT).parts:
@@ -45,13 +45,13 @@ def rust_code(folder):
 
 
 def public_items(text):
-    """How many public items, fields not among them, there are. Lint refuses `pub` where nobody can reach it."""
+    """Counts public items, without fields. Lint refuses `pub` for items that are not reachable."""
     kinds = "const|enum|fn|macro|mod|static|struct|trait|type|union|use"
     return len(re.findall(rf"^pub (?:async |const |unsafe )*(?:{kinds}) ", text, flags=re.MULTILINE))
 
 
 def options(text):
-    """How many different options the commands of the tool have."""
+    """Counts the different options of the tool's commands."""
     own = r"(?:[^\[\]]|\[[^\]]*\])*"
     declared = re.compile(rf"#\[arg\(({own}\blong\b{own})\)\](?:\s*#\[{own}\])*\s*(?:pub(?:\(\w+\))? )?(\w+):")
     found = set()
@@ -62,7 +62,8 @@ def options(text):
 
 
 def names(folder):
-    """How many names a package of Python offers: those of its `__all__`, and of the lists that it takes up there."""
+    """Counts the names that a Python package exports: those of its `__all__`, and of the lists that it includes
+    there."""
     modules = {}
     for path in folder.glob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -74,13 +75,13 @@ def names(folder):
 
 
 def count():
-    """All counts, as `budget.toml` names them."""
+    """Returns all counts, by their names in `budget.toml`."""
     counted = {f"public_{crate}": public_items(rust_code(folder)) for crate, folder in CRATES.items()}
     return counted | {"tool_options": options(rust_code(TOOL)), "python_names": names(ROOT / PACKAGE)}
 
 
 def flaws_of(budget, counted):
-    """Numbers that are not what is counted, a sentence each."""
+    """Yields a sentence for each number that differs from its count."""
     for name, number in counted.items():
         if budget.get(name) != number:
             yield f"{name} = {number}, and tasks/budget.toml has {budget.get(name)}: change it there if that is meant"
@@ -88,7 +89,7 @@ def flaws_of(budget, counted):
 
 
 def returned():
-    """Where words stand that must not come back."""
+    """Yields the places of words that must not come back."""
     lines = (ROOT / WORDS).read_text(encoding="utf-8").splitlines()
     words = [re.escape(line) for line in lines if line and not line.startswith("#")]
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)")
@@ -106,7 +107,7 @@ def returned():
 
 
 def main():
-    """Compares what is counted with the budget, and looks for words that are gone."""
+    """Compares the counts with the budget, and finds words of `gone.txt`."""
     flaws = [*flaws_of(tomllib.loads(BUDGET.read_text(encoding="utf-8")), count()), *returned()]
     print(*flaws, sep="\n", end="\n" if flaws else "")
     return bool(flaws)

@@ -1,7 +1,6 @@
 """Wraps comments of Rust and Python, and docstrings, at 100 columns. rustfmt and ruff leave these alone.
 
-    python -m tasks.comments           wraps what is too long
-    python -m tasks.comments --check   names it instead
+    python -m tasks.comments wraps comments that are too long python -m tasks.comments --check lists them instead
 
 Only paragraphs with a line that is too long are wrapped again. Lists keep their indentation. Code, tables and headings
 in comments stay as they are.
@@ -19,21 +18,21 @@ COMMENTS = {".rs": re.compile(r"( *)(//[/!]?)( ?)(.*)"), ".py": re.compile(r"( *
 COMMENTS[".pyi"] = COMMENTS[".py"]
 #: Python that `ruff format` formats.
 PYTHON = ("python/", "integrations/")
-#: Begins a part of a docstring that explains names, each at the beginning of a line.
+#: Beginning of a docstring's part that explains names, each at the beginning of a line.
 NAMES = re.compile(r" *(Args|Attributes|Raises|Returns|Yields):$")
 NAME = re.compile(r" *[\w*, ]+: ")
-#: Begins an item of a list, with the words that stand in front of its text.
+#: Beginning of a list item, with the text that follows.
 ITEM = re.compile(r"( *(?:[-*+]|\d+[.)]) +)(.*)")
-#: What is no text: rows of tables, headings, quotations, addresses of links, and code by its indentation.
+#: Lines that are not text: rows of tables, headings, quotations, link targets, and code by its indentation.
 OTHER = re.compile(r" *(\||#|>|\[[^\]]+\]: )|    ")
-#: What would change its meaning at the beginning of a line.
+#: Words that would change the meaning of a line if it began with them.
 MARKS = re.compile(r"(?:[-*+]|#+|\d+[.)])$|[>|]|```|~~~")
 #: One word, which is not broken: a code span, a link with its text, or anything without a space.
 WORD = re.compile(r"(?:`[^`]*`|\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])?|[^\s`\[]|[`\[])+")
 
 
 def wrapped(words, first, rest):
-    """Lines of these words; `first` begins the first line, and `rest` the other ones."""
+    """Returns the words as lines. `first` begins the first line, and `rest` the other ones."""
     lines, line = [], None
     for word in words:
         start = first if not lines else rest
@@ -48,7 +47,7 @@ def wrapped(words, first, rest):
 
 
 def paragraphs(lines):
-    """Divides the texts of a comment into paragraphs: `(is_text, begin, end)`, as indexes of lines."""
+    """Divides the lines of a comment into paragraphs: `(is_text, begin, end)`, as indexes of lines."""
     fence, begin = None, 0
     found = []
 
@@ -74,7 +73,7 @@ def paragraphs(lines):
 
 
 def rewrapped(block, comment):
-    """The lines of one comment, wrapped where a paragraph has a line that is too long."""
+    """Returns the lines of one comment, wrapped where a paragraph has a line that is too long."""
     indent, slashes = comment.match(block[0]).group(1, 2)
     texts = [comment.match(line)[4] for line in block]
     result = []
@@ -90,7 +89,7 @@ def rewrapped(block, comment):
 
 
 def with_comments_wrapped(text, kind=".rs"):
-    """A file with its comments wrapped. A comment that follows code stays where it is."""
+    """Returns a file with its comments wrapped. A comment that follows code stays where it is."""
     comment = COMMENTS[kind]
     result, block, before = [], [], None
     for line in [*text.split("\n"), None]:
@@ -112,7 +111,7 @@ def indent_of(line):
 
 
 def rewrapped_docstring(lines):
-    """The lines of a docstring, wrapped where a paragraph has a line that is too long."""
+    """Returns the lines of a docstring, wrapped where a paragraph has a line that is too long."""
     result, paragraph = [], []
     in_names = is_code = False
 
@@ -162,16 +161,16 @@ def rewrapped_docstring(lines):
 
 
 def line_of(line):
-    """A line without the quotes that begin a docstring."""
+    """Returns a line without the quotes that begin a docstring."""
     return line.replace('"""', "", 1)
 
 
 def with_docstrings_wrapped(text):
-    """A file of Python with its docstrings wrapped."""
+    """Returns a Python file with its docstrings wrapped."""
     lines = text.split("\n")
     places = []
     for node in ast.walk(ast.parse(text)):
-        # Of modules, classes, functions and, below them, attributes.
+        # Docstrings of modules, classes, functions and, below them, attributes.
         is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if is_constant and lines[node.lineno - 1].lstrip().startswith(('"""', 'r"""')):
             places.append((node.lineno - 1, node.end_lineno))
@@ -181,7 +180,7 @@ def with_docstrings_wrapped(text):
 
 
 def main(words):
-    """Wraps comments in all files of Rust, and in the formatted ones of Python."""
+    """Wraps comments in all Rust files, and in the formatted Python files."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     flaws = 0
     for name in listed.splitlines():

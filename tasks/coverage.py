@@ -1,5 +1,5 @@
-"""Judges what tests reach of `src/codec` and `src/format`: lines, from an lcov report on standard input, or, with the
-folder of cargo-mutants' results, the changes that they notice."""
+"""Checks the test coverage of `src/codec` and `src/format`: of lines, from an lcov report on standard input, or, with
+the folder of cargo-mutants' results, of mutants."""
 
 import sys
 from collections import defaultdict
@@ -13,7 +13,7 @@ LINES, MUTANTS = 95, 90
 
 
 def lines(report):
-    """How many lines of each module there are, and how many are reached. Lines of tests do not count."""
+    """Counts the lines of each module, and the lines that tests reach. Lines of tests do not count."""
     counts, hits = defaultdict(dict), defaultdict(lambda: [0, 0])
     for line in report:
         kind, _, value = line.strip().partition(":")
@@ -36,7 +36,7 @@ def lines(report):
 
 
 def mutants(folder):
-    """How many mutants of each module there are, and how many are noticed, those that take too long among them."""
+    """Counts the mutants of each module, and the mutants that tests notice, timeouts included."""
     hits = {}
     for module in MODULES:
         noticed, late, missed = (

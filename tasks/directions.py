@@ -1,4 +1,4 @@
-"""Which file may use which: dependencies point one way (docs/architecture.md).
+"""Checks that dependencies between files point one way (docs/architecture.md).
 
 The lower modules of the library have a list of what they may use, and no files or folders of a crate use each other in
 a circle. Tests may use anything. import-linter finds circles in the Python package, oxlint in the JavaScript reader.
@@ -9,7 +9,7 @@ import sys
 
 from tasks.steps import ROOT
 
-#: What lower modules of the library may use: paths below `crate`, and everything below them.
+#: Paths that lower modules of the library may use: paths below `crate`, and everything below them.
 LAYERS = {
     "format": "error format limits rules tensor::DescribedDtype tensor::Digest tensor::Dtype tensor::PIECE_BYTES"
     " tensor::TensorInfo varint",
@@ -21,7 +21,7 @@ LAYERS = {
     "chain": "chain error format::Header json limits plain_name rules tensor::Digest tensor::StateDigests"
     " tensor::TensorInfo",
 }
-#: What reaches outside the program; of these layers, only `files` may.
+#: Paths that reach outside the program; of these layers, only `files` may use them.
 OUTSIDE = re.compile(r"(std::(env|fs|io|net|os|path|process|thread|time)|tempfile)\b")
 #: Files that may use each other, and why that does no harm.
 CIRCLES = {
@@ -32,7 +32,7 @@ CIRCLES = {
 
 
 def code_of(text):
-    """The code of a file, line for line, without comments, texts and what only tests have."""
+    """Returns the code of a file, line for line, without comments, strings and test code."""
     text = re.sub(r'//[^\n]*|"(?:[^"\\]|\\[\s\S])*"', lambda found: "\n" * found[0].count("\n"), text)
     while found := re.search(r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*", text):
         end, depth = found.end(), 0
@@ -46,7 +46,7 @@ def code_of(text):
 
 
 def leaves(tree):
-    """The paths of a tree of uses, and the names that they get."""
+    """Yields the paths of a tree of uses, with the names that they get."""
     start, brace, rest = tree.partition("{")
     if not brace:
         path, _, name = tree.partition(" as ")
@@ -65,7 +65,7 @@ def leaves(tree):
 
 
 class Crate:
-    """The modules of a crate, each with what it uses."""
+    """The modules of a crate, each with the paths that it uses."""
 
     def __init__(self, root):
         self.files, self.uses, self.names = {}, {}, {}
@@ -92,7 +92,7 @@ class Crate:
             self.uses[module], self.names[module] = used, named
 
     def full(self, module, path):
-        """A path from the root of the crate; None for other crates."""
+        """Returns a path from the root of the crate; None for other crates."""
         first, _, rest = path.partition("::")
         if first == "crate":
             return rest
@@ -105,7 +105,7 @@ class Crate:
         return f"{module}::{path}".strip(":") if inside in self.files else None
 
     def definer(self, module, path, seen=()):
-        """The module that has the item at a path, wherever the path leads."""
+        """Returns the module that defines the item at a path, through any reexports."""
         full = self.full(module, path)
         if full is None or (module, path) in seen:
             return None
@@ -121,7 +121,7 @@ class Crate:
         return at
 
     def circles(self, member):
-        """Members, which modules belong to, that all use each other in the end, and in words how."""
+        """Yields groups of members, to which modules belong, that use each other in a circle, with a description."""
         graph = {}
         for module, used in self.uses.items():
             mine = graph.setdefault(member(module), {})
@@ -146,7 +146,7 @@ class Crate:
 
 
 def flaws_of_layers(read):
-    """Uses of lower modules against their lists."""
+    """Yields uses of lower modules that are not in their lists."""
     for module, used in read.uses.items():
         layer = module.partition("::")[0]
         for path, line in used if layer in LAYERS else ():
@@ -157,7 +157,7 @@ def flaws_of_layers(read):
 
 
 def flaws(roots):
-    """All that is against the directions."""
+    """Yields all violations of the directions."""
     allowed = dict.fromkeys(CIRCLES, False)
     for root in roots:
         read = Crate(root)

@@ -1,4 +1,4 @@
-"""Python for Linux on aarch64, by qemu's emulation of single processes: Debian's packages, unpacked into the target
+"""Python for Linux on aarch64, with qemu's emulation of single processes: Debian's packages, unpacked into the target
 folder. Nothing is installed on this machine."""
 
 import shlex
@@ -6,9 +6,9 @@ import shutil
 
 from tasks.steps import TARGET, Failed, has, run
 
-#: Debian's Python; the other packages are those that this one needs.
+#: Debian's Python and a library. Their dependencies are downloaded, too.
 PACKAGES = "python3.11 libstdc++6"
-#: Tests that fork a process with threads. qemu itself ends the child, by an assertion of its own.
+#: Tests that fork a process with threads. qemu ends the child with an assertion failure.
 FORKING = (
     "tests/test_processes.py::test_a_child_cannot_use_its_parents_handles_and_the_parent_goes_on",
     "tests/test_publisher.py::test_a_child_has_no_publisher",
@@ -17,7 +17,7 @@ PLATFORMS = " ".join(f"--platform {name}_aarch64" for name in ("manylinux_2_28",
 
 
 def check():
-    """Whether there can be such a Python here."""
+    """Fails unless such a Python can be made here."""
     if not has("qemu-aarch64 --version"):
         raise Failed("UNVERIFIED: no qemu-aarch64 (Debian's package qemu-user)")
     if not has("apt-get --version && dpkg-deb --version"):
@@ -25,7 +25,8 @@ def check():
 
 
 def python(programs, wheel, _):
-    """The folder of an interpreter with the wheel and what its tests need. `programs` are of this machine."""
+    """Returns the folder of an interpreter with the wheel and the packages for its tests. `programs` are for this
+    machine."""
     folder = TARGET / "aarch64"
     system, site, bin = folder / "root", folder / "site", folder / "root/usr/bin"
     if not (bin / "python3.11").exists():
@@ -34,7 +35,7 @@ def python(programs, wheel, _):
     options = f"--quiet --python-version 3.11 --only-binary :all: {PLATFORMS} --target {shlex.quote(str(site))}"
     wanted = f"--requirement python/requirements-test.txt {shlex.quote(str(wheel))}"
     run(f"{shlex.quote(str(programs))}/python -m pip install {options} {wanted}")
-    # What tests start. The other interpreter runs in qemu only.
+    # Wraps the interpreter in a program that tests can start, because it runs in qemu only.
     qemu = f'PYTHONPATH="{site}" exec qemu-aarch64 -L "{system}" -0 "$0" "{bin}/python3.11" "$@"'
     for name, line in ("python", qemu), ("python3", qemu), ("deltachain", f'exec "{bin}/python3" -m deltachain "$@"'):
         (bin / name).unlink(missing_ok=True)
@@ -45,7 +46,7 @@ def python(programs, wheel, _):
 
 
 def unpack(folder):
-    """Downloads Debian's packages for aarch64 by an apt of its own, and unpacks them."""
+    """Downloads Debian's packages for aarch64 with an apt configuration of its own, and unpacks them."""
     for part in "state/lists/partial", "cache/archives/partial", "root":
         (folder / part).mkdir(parents=True, exist_ok=True)
     (folder / "state/status").write_text("")

@@ -1,8 +1,8 @@
-"""Builds the fuzzers of `fuzz/`, runs them, and says how often each was executed.
+"""Builds the fuzzers of `fuzz/`, runs them, and prints how often each was executed.
 
     python -m tasks.fuzz CARGO-FUZZ SECONDS [TARGET ...]
 
-0 seconds: only what is known is replayed. Needs a nightly toolchain and a C++ compiler.
+With 0 seconds, only known inputs are replayed. Needs a nightly toolchain and a C++ compiler.
 """
 
 import os
@@ -19,7 +19,8 @@ FUZZ = ROOT / "fuzz"
 def build(cargo_fuzz):
     """Builds all targets, and returns the folder of the programs."""
     nightly = {name: value for name, value in os.environ.items() if name not in {"CARGO", "RUSTC", "CARGO_TARGET_DIR"}}
-    # C code, too, is built with AddressSanitizer. GCC poisons a table of zstd's that it has made static.
+    # C code is built with AddressSanitizer, too. Without the option, GCC poisons a table of zstd's that it has made
+    # static.
     nightly |= {"RUSTUP_TOOLCHAIN": "nightly", "CFLAGS": "-fno-sanitize-address-use-after-scope"}
     command = [cargo_fuzz, "build", "--fuzz-dir", FUZZ, "--target-dir", TARGET / "fuzz"]
     subprocess.run(command, cwd=FUZZ, env=nightly, check=True)
@@ -27,13 +28,13 @@ def build(cargo_fuzz):
 
 
 def run(program, target, seconds):
-    """Runs one target over its seeds and regressions, and what it makes from them. Returns how often, and whether all
-    of it passed."""
+    """Runs one target over its seeds and regressions, and inputs that it makes from them. Returns the number of
+    executions, and whether all inputs passed."""
     corpus, artifacts, log = FUZZ / "corpus" / target, FUZZ / "artifacts" / target, FUZZ / f"artifacts/{target}.log"
     for folder in corpus, artifacts:
         folder.mkdir(parents=True, exist_ok=True)
     known = [folder for folder in (corpus, FUZZ / "regressions" / target) if folder.exists()]
-    # Short inputs find the same faults, and are fast; chains hold several links.
+    # Short inputs find the same faults, and are faster. Chains hold several links.
     most = 4096 if target == "chain" else 2048
     words = f"-print_final_stats=1 -timeout=20 -rss_limit_mb=4096 -max_len={most}".split()
     words += [f"-max_total_time={seconds}" if seconds else "-runs=0"]

@@ -1,15 +1,15 @@
-"""Changes the reading half of the library in every small way, and asks the vectors alone about each change.
+"""Changes the reading half of the library in every small way, and checks each change with the vectors alone.
 
     python -m tasks.judge CARGO-MUTANTS [--some N] [--only TEXT]
 
 cargo-mutants lists the changes, the mutants. All of them are compiled into one program, in a copy of the workspace in
 target/judge: a function with mutants becomes a `match` over the number of the mutant, with a copy of its body for each.
-The program asks each mutant the cases that reach its function, until one is answered otherwise
+The program runs each mutant with the cases that reach its function, until the answer to one is wrong
 (crates/deltachain-conformance/src/mutants.rs).
 
-A mutant that no case notices survives. `conformance/survivors.txt` has those that no vector can notice, in classes with
-a reason. Exit status: 0 if all other mutants are noticed and the list has no others, else 1. target/judge/survivors.txt
-names survivors that are not in the list, target/judge/results.jsonl has all answers.
+A mutant that no case notices survives. `conformance/survivors.txt` lists the survivors that no vector can notice, in
+classes with a reason. Exit status: 0 if all other mutants are noticed and the list has no others, else 1.
+target/judge/survivors.txt names survivors that are not in the list; target/judge/results.jsonl has all answers.
 """
 
 import argparse
@@ -54,12 +54,12 @@ MODULES = (
 #: Files in these folders that only writers and stores need.
 OTHERS = {"src/chain/publishing.rs", "src/chain/retention.rs"}
 LIST = ROOT / "conformance/survivors.txt"
-#: The workspace of the copy, and what its programs are compiled from.
+#: Files of the workspace's copy, from which its programs are compiled.
 COPIED = "Cargo.toml", "Cargo.lock", "README.md", "SPEC.md", "spec", "src", "crates/deltachain-conformance"
 MEMBERS = '[".", "crates/deltachain-conformance"]'
 #: Lints that refuse a mutant although it compiles.
 LINTS = "#![allow(warnings, arithmetic_overflow, overflowing_literals, unconditional_panic, unconditional_recursion)]"
-#: Mutants may ask for all memory, or write without an end.
+#: Limits for mutants, which may allocate all memory, or write without an end.
 MOST_MEMORY, MOST_WRITTEN = 6 << 30, 1 << 30
 ARM = re.compile(rb"/\*mutant (\d+)\*/(.*?)/\*end \1\*/", re.DOTALL)
 CFG = "#[cfg(deltachain_mutants)]"
@@ -67,7 +67,7 @@ CFG = "#[cfg(deltachain_mutants)]"
 
 @dataclass
 class Mutant:
-    """A change of the library. Spans are offsets in the file."""
+    """A change to the library. Spans are offsets in the file."""
 
     file: str
     line: int
@@ -81,7 +81,7 @@ class Mutant:
     key: str = ""
 
     def module(self):
-        """The module that it is counted with."""
+        """The module that counts the mutant."""
         return next(name for name in MODULES if self.file.startswith(f"src/{name}"))
 
     def describe(self):
@@ -89,8 +89,8 @@ class Mutant:
 
 
 def listed(program):
-    """All mutants of the reading half: those in functions, and how many others there are. No program can choose between
-    constants."""
+    """Returns all mutants in functions of the reading half, and how many others there are. No program can choose
+    between constants."""
     command = [program, "mutants", "--list", "--json", "--no-config", "--package", "deltachain"]
     rows = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
     texts, found, constant = {}, [], Counter()
@@ -131,8 +131,8 @@ def listed(program):
 
 
 def number_all(mutants):
-    """Gives each mutant its number, and a key without the number of its line. The same change of a line, elsewhere in
-    the line or the file, gets another key."""
+    """Gives each mutant its number, and a key without its line number. The same change elsewhere in the line or the
+    file gets another key."""
     seen = Counter()
     for number, mutant in enumerate(mutants, 1):
         mutant.number = number
@@ -142,7 +142,7 @@ def number_all(mutants):
 
 
 def body(text, begin, end):
-    """Where the body of the function at this span begins: the block that ends with it."""
+    """Returns the beginning of the body of the function at this span: the block that ends with the span."""
     opened = []
     for token in TOKEN.finditer(text, begin, end):
         if token[0] == "{":
@@ -153,7 +153,7 @@ def body(text, begin, end):
 
 
 def changed(text, begin, end, mutant):
-    """The text between two offsets, with the mutant in it."""
+    """Returns the text between two offsets, with the mutant in it."""
     first, last = mutant.span
     after = text[last:end]
     if mutant.is_removal:
@@ -162,13 +162,13 @@ def changed(text, begin, end, mutant):
 
 
 def instrumented(text, mutants, functions):
-    """A file whose functions choose between their mutants. `functions` gives each function its number."""
+    """Returns a file whose functions choose between their mutants. `functions` gives each function its number."""
     groups = defaultdict(list)
     for mutant in mutants:
         groups[mutant.function].append(mutant)
 
     def chosen(begin, end):
-        """The text between two offsets, with the functions in it changed."""
+        """Returns the text between two offsets, with the functions in it changed."""
         pieces = []
         at = begin
         for first, last in sorted(groups):
@@ -191,12 +191,12 @@ def instrumented(text, mutants, functions):
 
 
 def can_choose(mutant):
-    """True unless the function returns a type without a name, which each of the bodies would have for itself."""
+    """True unless the function returns a type without a name, which would be a different type for each body."""
     return " -> impl " not in mutant.what and "impl " not in signature(mutant)
 
 
 def signature(mutant):
-    """The type that the mutant's function returns."""
+    """Returns the type that the mutant's function returns."""
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
     begin, end = mutant.function
     head = text[begin : body(text, begin, end)]
@@ -241,7 +241,7 @@ class Program:
         self.substitute("Cargo.toml", "members = .*", f"members = {MEMBERS}")
         self.substitute("Cargo.toml", "default-members = .*", "")
         crate = self.folder / "crates/deltachain-conformance"
-        # Not over the program that others use.
+        # A name of its own, so that the build does not overwrite the program that other tasks use.
         with (crate / "Cargo.toml").open("a", encoding="utf-8") as manifest:
             manifest.write('\n[[bin]]\nname = "deltachain-judge"\npath = "src/main.rs"\n')
         for path in (crate / "src").rglob("*.rs"):
@@ -254,11 +254,11 @@ class Program:
         path.write_text(change(text), encoding="utf-8")
 
     def substitute(self, name, pattern, replacement):
-        """Replaces the one line of a file that begins like this."""
+        """Replaces the only line of a file that matches."""
         self.edit(name, lambda text: re.sub(f"^{pattern}", replacement, text, count=1, flags=re.MULTILINE))
 
     def cargo(self, words):
-        """Runs Cargo in the copy. Returns its messages, and what it says to people if it has failed."""
+        """Runs Cargo in the copy. Returns its messages, and its output for people if it has failed."""
         profile = "profile.dev.package.deltachain"
         command = f"cargo {words} --package deltachain-conformance --message-format json"
         command = [*command.split(), "--config", f"{profile}.opt-level=1", "--config", f"{profile}.debug=false"]
@@ -282,7 +282,7 @@ class Program:
             mutants = [mutant for mutant in mutants if mutant.number not in bad]
 
     def refused(self, messages):
-        """The numbers of mutants in which the compiler has found errors."""
+        """Returns the numbers of mutants in which the compiler has found errors."""
         arms = {}
         bad = set()
         for message in messages:
@@ -304,7 +304,7 @@ class Program:
 
 
 def ask(program, mutants, functions, results):
-    """Asks the mutants, and writes each answer to the file of results. Returns those that no case notices."""
+    """Runs the mutants, and writes each answer to the file of results. Returns the mutants that no case notices."""
     rows = []
     for mutant in mutants:
         function = functions[mutant.file, mutant.function[0]]
@@ -335,7 +335,7 @@ def ask(program, mutants, functions, results):
 
 
 def known(path):
-    """Survivors that no vector can notice: their keys, and the class of each."""
+    """Returns the keys of survivors that no vector can notice, and the class of each."""
     found = {}
     name = ""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -347,7 +347,7 @@ def known(path):
 
 
 def table(mutants, answers, others):
-    """Mutants by module: in all, asked, noticed, and survivors."""
+    """Returns a table of mutants by module: in total, run, noticed, and survivors."""
     rows = [f"{'module':24}{'mutants':>9}{'asked':>9}{'noticed':>9}{'survive':>9}"]
     for name in [*MODULES, ""]:
         own = [mutant for mutant in mutants if not name or mutant.module() == name]
@@ -361,7 +361,7 @@ def table(mutants, answers, others):
 def main():
     parser = argparse.ArgumentParser(prog="tasks.judge")
     parser.add_argument("cargo_mutants")
-    parser.add_argument("--some", type=int, metavar="N", help="so many of those that can be noticed, drawn by chance")
+    parser.add_argument("--some", type=int, metavar="N", help="only N of the mutants that can be noticed, at random")
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose descriptions contain the text")
     arguments = parser.parse_args()
     mutants, others = listed(arguments.cargo_mutants)

@@ -1,6 +1,6 @@
 """The conformance kit as one archive, for people who have neither this repository nor Rust.
 
-    python -m tasks.kit RUNNER       makes it, unpacks it, and measures its example by its runner
+    python -m tasks.kit RUNNER makes and unpacks it, and tests its example with its runner
 """
 
 import gzip
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tasks.steps import ROOT, Failed, output
 
-#: Files and folders; those of `conformance` stand at the top of the archive.
+#: Files and folders; the content of `conformance` is at the top of the archive.
 CONTENT = """
     LICENSE-APACHE LICENSE-MIT SPEC.md spec/signatures.md spec/in-place.md spec/layouts.md
     spec/worked-files.md spec/rationale.md spec/questions.md spec/changes.md
@@ -26,7 +26,7 @@ CONTENT = """
 
 
 def write(runner, folder):
-    """Writes the archive of this runner into a folder, and returns its path. The same files give the same bytes."""
+    """Writes the archive with this runner into a folder, and returns its path. The same files give the same bytes."""
     version = subprocess.run([runner, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
     name = f"deltachain-conformance-{version}-{output('rustc --print host-tuple').strip()}"
     files = {runner.name: runner}
@@ -55,7 +55,7 @@ def check(runner):
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
         inside = Path(folder) / archive.name.removesuffix(".tar.gz")
-        # Elsewhere, and without --vectors: the runner finds those beside it.
+        # Runs in another folder and without --vectors: the runner finds the vectors beside itself.
         testee = f"'{sys.executable}' '{inside}/example_testee.py'"
         words = ["run", "--only", "links/valid/", "--testee", testee]
         subprocess.run([inside / runner.name, *words], cwd=folder, check=True)

@@ -1,9 +1,9 @@
-"""How much memory the tool needs to make and to apply links, against its bound, which does not depend on the model's
-size nor on how many links are applied in one pass.
+"""Measures the memory that the tool needs to make and apply links, against a bound that depends neither on the model's
+size nor on the number of links in one pass.
 
     python -m tasks.memory TOOL PAIR MEBIBYTES THREADS sparse|dense
 
-The tool reads by position and maps nothing, so cached pages of its files do not count.
+The tool reads files with positioned reads and maps nothing, so cached pages of its files do not count.
 """
 
 import filecmp
@@ -17,14 +17,14 @@ from pathlib import Path
 
 from tasks.steps import TARGET
 
-#: The bound in MiB: this much, and this much for each thread. The first holds 64 MiB of segments that wait until the
-#: index is known (more of them wait in a file). The second holds the pieces of both states, 32 MiB for a group, and
-#: their coded form.
+#: The bound in MiB: a constant, and a number for each thread. The constant holds 64 MiB of segments that wait until the
+#: index is known (more of them wait in a file). The number for each thread holds the pieces of both states, 32 MiB for
+#: a group, and their coded form.
 SPARSE, DENSE = (128, 64), (192, 192)
 
 
 class Runs:
-    """Two neighbouring versions of a model, the links there and back, and what the tool makes of them."""
+    """Two neighbouring versions of a model, the links there and back, and runs of the tool on them."""
 
     def __init__(self, tool, pair, folder, mebibytes, threads, density=0.01):
         self.tool, self.folder, self.threads = tool, Path(folder), threads
@@ -36,7 +36,7 @@ class Runs:
         return self.folder / f"{name}.safetensors"
 
     def run(self, *words):
-        """Runs the tool. Returns its peak of memory in MiB, its seconds and its report."""
+        """Runs the tool. Returns its peak memory in MiB, its seconds and its report."""
         begin = time.monotonic()
         command = [self.tool, *words, "--json", "--threads", str(self.threads)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -61,8 +61,8 @@ class Runs:
 
 
 def catch_up(tool, pair, mebibytes):
-    """What the tool needs to apply 1, 4, 16 and 64 links to a file: links, seconds, bytes written, the same x the
-    file's, and its peak of memory in MiB."""
+    """Measures the tool applying 1, 4, 16 and 64 links to a file: links, seconds, bytes written, the same in multiples
+    of the file, and peak memory in MiB."""
     with tempfile.TemporaryDirectory(dir=TARGET) as folder:
         runs = Runs(tool, pair, folder, mebibytes, os.cpu_count())
         for links in 1, 4, 16, 64:
@@ -73,7 +73,7 @@ def catch_up(tool, pair, mebibytes):
 def main():
     tool, pair, *sizes, change = sys.argv[1:]
     mebibytes, threads = map(int, sizes)
-    # Below the target folder, because a system's temporary folder may be memory.
+    # Below the target folder, because the system's temporary folder may be in memory.
     with tempfile.TemporaryDirectory(dir=TARGET) as folder:
         runs = Runs(tool, pair, folder, mebibytes, threads, 100 if change == "dense" else 0.01)
         for name, links in ("apply", 1), ("apply 16 links", 16):

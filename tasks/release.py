@@ -1,5 +1,5 @@
-"""What can be known before a release, and its files, side by side in `target/artefacts`: what was built,
-`provenance.json` (a statement of in-toto in the layout of SLSA: from which commit, by which programs; not signed) and
+"""Checks before a release, and the files of the release, side by side in `target/artefacts`: the built files,
+`provenance.json` (a statement of in-toto in the layout of SLSA: the commit and the programs; not signed) and
 `SHA256SUMS`. Publishing is for people (CONTRIBUTING.md).
 
     python -m tasks.release versions|address|npm         checks; `npm` reads what `npm pack --json` prints
@@ -14,13 +14,14 @@ import tomllib
 
 from tasks.steps import ROOT, TARGET, Failed, has, output, say
 
-#: The crates that are published, each after those that it needs.
+#: The crates that are published, each after its dependencies.
 CRATES = "deltachain", "deltachain-store", "deltachain-engines", "deltachain-cli", "deltachain-exchange"
-#: Those whose public interface is recorded. The other ones are a program, and what it and the Python package use.
+#: The crates whose public interface is recorded. The other ones are a program, and code that it and the Python package
+#: use.
 LIBRARIES = "deltachain", "deltachain-exchange", "deltachain-store"
-#: Nobody is to fetch larger wheels and archives.
+#: The maximum size of wheels and archives, which users download.
 MOST_BYTES = 12 << 20
-#: What fixes the versions of all that is built from or by.
+#: Files that fix the versions of all dependencies and build tools.
 LOCKS = ["Cargo.lock", "js/package-lock.json"]
 LOCKS += [f"python/requirements-{name}.txt" for name in ("build", "manylinux", "release")]
 COMMAND = "./task release --dry-run"
@@ -32,12 +33,12 @@ def text_of(name):
 
 
 def version():
-    """The version of the library, which is that of everything."""
+    """Returns the version of the library, which is that of everything."""
     return tomllib.loads(text_of("Cargo.toml"))["package"]["version"]
 
 
 def crates():
-    """What Cargo knows of the crates of the workspace."""
+    """Returns Cargo's metadata of the workspace's crates."""
     return json.loads(output("cargo metadata --locked --no-deps --format-version 1"))["packages"]
 
 
@@ -52,7 +53,8 @@ def versions():
 
 
 def address():
-    """The address of the project is the same in all metadata, or nowhere: then no page may install from a registry."""
+    """Checks that the project's address is the same in all metadata, or nowhere: then no page may install from a
+    registry."""
     said = {f"Cargo.toml of {crate['name']}": crate["repository"] for crate in crates() if crate["publish"] is None}
     for name in "python/pyproject.toml", "integrations/pyproject.toml":
         said[name] = tomllib.loads(text_of(name))["project"].get("urls", {}).get("Repository")
@@ -72,7 +74,7 @@ def address():
 
 
 def npm():
-    """What would be published: sources, types, README and licences, nothing else."""
+    """Checks what npm would publish: sources, types, README and licences, and nothing else."""
     names = [file["path"] for file in json.load(sys.stdin)[0]["files"]]
     names = sorted(name for name in names if not name.startswith(("src/", "types/")))
     if names != ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "package.json"]:
@@ -91,7 +93,7 @@ def of_bearable_size(path):
 
 
 class Files:
-    """The files of a release, with how each was tried, and what is missing of them."""
+    """The files of a release, with the way each was tested, and the missing files."""
 
     def __init__(self):
         self.folder, self.tried, self.missing = TARGET / "artefacts", {}, {}
@@ -99,7 +101,7 @@ class Files:
         self.folder.mkdir(parents=True)
 
     def add(self, what, path, tried):
-        """Takes a copy of a file that was built, or notes that it could not be built."""
+        """Copies a built file, or notes that it could not be built."""
         if path:
             shutil.copy(path, self.folder)
             self.tried[path.name] = tried
@@ -107,7 +109,7 @@ class Files:
             self.missing[what] = path if isinstance(path, str) else "see the steps"
 
     def finish(self):
-        """Writes where all of it comes from, and the checksums; and lists it."""
+        """Writes the provenance and the checksums, and lists the files."""
         programs = {name: output(f"{name} --version").splitlines()[0] if has(f"{name} --version") else "none"
                     for name in ("rustc", "cargo", "cc", "python3", "node", "npm")}
         digest = lambda path: {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}  # noqa: E731
@@ -121,7 +123,7 @@ class Files:
             "predicateType": "https://slsa.dev/provenance/v1",
             "predicate": {
                 "buildDefinition": {
-                    # A URI where there is an address. The project has none yet.
+                    # A URI if the project has an address. It has none yet.
                     "buildType": COMMAND,
                     "externalParameters": {"command": COMMAND},
                     "internalParameters": programs,

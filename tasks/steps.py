@@ -1,8 +1,8 @@
-"""What tasks are made of: recipes, whose lines are commands of a shell, and resources, which commands name in braces.
+"""The parts of tasks: recipes, whose lines are shell commands, and resources, which commands name in braces.
 
 Each line of a recipe is a step: its name, a colon, and its command. A resource is made when the first command needs it;
-if it cannot be made, the steps that need it are SKIPPED. Steps that keep one processor busy run side by side, in lanes:
-what a step says is kept until it has ended, so that the lines of two steps are never mixed.
+if it cannot be made, the steps that need it are SKIPPED. Steps that use one processor run side by side, in lanes: the
+output of a step is kept until it has ended, so that the lines of two steps are never mixed.
 """
 
 import os
@@ -21,11 +21,11 @@ TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 
 
 class Failed(Exception):
-    """A step has failed, and why."""
+    """The error of a step that has failed, with the reason."""
 
 
 class _Here(threading.local):
-    """Of each thread: the file that keeps what its step says, and the rows of its steps."""
+    """The state of each thread: the file that keeps the output of its step, and the rows of its steps."""
 
     def __init__(self):
         self.kept, self.rows = None, []
@@ -36,12 +36,12 @@ _resources = {}
 
 
 def say(line):
-    """Says a line as a part of the step."""
+    """Prints a line as part of the step's output."""
     print(line, file=_here.kept or sys.stdout, flush=True)
 
 
 def run(command):
-    """Runs a command of the shell in the root; an error unless it succeeds."""
+    """Runs a shell command in the root. Raises an error unless it succeeds."""
     say(f"$ {command}")
     kept = _here.kept
     status = subprocess.run(["sh", "-c", command], cwd=ROOT, stdout=kept, stderr=kept and subprocess.STDOUT).returncode
@@ -50,7 +50,7 @@ def run(command):
 
 
 def output(command):
-    """What a command of the shell prints; an error unless it succeeds."""
+    """Returns the output of a shell command. Raises an error unless it succeeds."""
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise Failed(f"`{command}` failed: {done.stderr}")
@@ -58,13 +58,13 @@ def output(command):
 
 
 def has(command):
-    """Whether a command succeeds."""
+    """True if a command succeeds."""
     return subprocess.run(["sh", "-c", command], capture_output=True).returncode == 0
 
 
 def step(name, work):
-    """Runs a step. Returns what the function returns, True for nothing, and False if it fails, which keeps no other
-    step from running."""
+    """Runs a step. Returns the function's result, True for None, and False if it fails, which does not stop other
+    steps."""
     if _here.kept:
         _here.kept.seek(0)
         _here.kept.truncate()
@@ -79,7 +79,7 @@ def step(name, work):
     _here.rows.append((name, f"{time.monotonic() - begin:7.1f} s  {verdict}"))
     if _here.kept:
         _here.kept.seek(0)
-        # As one piece, whatever other lanes say.
+        # Printed at once, so that output of other lanes cannot mix with it.
         print(_here.kept.read(), end="", flush=True)
     return made
 
@@ -92,15 +92,15 @@ def skip(name, reason):
 
 
 class Missing(str):
-    """Why there is no resource. It counts as false."""
+    """The reason why a resource is missing. It is false in conditions."""
 
     def __bool__(self):
         return False
 
 
 def resource(name, label, *needs):
-    """Makes a function the resource of that name: it gets the resources that it needs, and returns a path or words for
-    commands. With a label, making it is a step."""
+    """Makes a function the resource of this name. The function gets the resources that it needs, and returns a path or
+    words for commands. With a label, making the resource is a step."""
 
     def add(make):
         _resources[name] = label, needs, make, threading.Lock(), []
@@ -110,7 +110,7 @@ def resource(name, label, *needs):
 
 
 def get(name):
-    """A resource, made when it is asked for first; Missing if it cannot be."""
+    """Returns a resource, which is made on first use; Missing if it cannot be made."""
     label, needs, make, lock, made = _resources[name]
     with lock:
         if not made:
@@ -132,7 +132,7 @@ def get(name):
 
 
 def filled(command, **values):
-    """A command with its resources, and what is missing of them."""
+    """Returns a command with its resources filled in, and the ones that are missing."""
     found = {name: values[name] if name in values else get(name) for name in re.findall(r"\{(\w+)\}", command)}
     words = {name: shlex.quote(str(value)) if isinstance(value, Path) else value for name, value in found.items()}
     missing = sorted({value for value in found.values() if isinstance(value, Missing)})
@@ -140,7 +140,8 @@ def filled(command, **values):
 
 
 def recipe(text, **values):
-    """Runs the steps of a recipe. Words in braces are resources, or these values. Returns whether all have passed."""
+    """Runs the steps of a recipe. Words in braces are resources, or these values. Returns whether all steps have
+    passed."""
     passed = True
     for line in filter(None, map(str.strip, text.splitlines())):
         line, missing = filled(line, **values)
@@ -151,8 +152,8 @@ def recipe(text, **values):
 
 
 def side_by_side(*lanes):
-    """Runs recipes and functions, as many at a time as there are processors, the first ones first. Their rows keep that
-    order."""
+    """Runs recipes and functions side by side, as many at a time as there are processors, in the given order. The rows
+    of the table keep that order."""
 
     def one(lane):
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as _here.kept:
@@ -167,7 +168,7 @@ def side_by_side(*lanes):
 
 
 def finish():
-    """Prints a table of all steps. Returns whether none has failed."""
+    """Prints a table of all steps. Returns True unless one has failed."""
     width = max((len(name) for name, _ in _here.rows), default=0)
     print(*(f"\n{name:{width}}  {verdict}" for name, verdict in _here.rows), sep="")
     failed = sum(verdict.endswith("FAILED") for _, verdict in _here.rows)
@@ -178,8 +179,8 @@ def finish():
 
 
 def environment(name, *requirements):
-    """The programs of a virtual environment of Python in the target folder, made when it is missing or its requirements
-    have changed. The last file of requirements is installed; it includes the others."""
+    """Returns the programs of a virtual Python environment in the target folder. It is made if it is missing or its
+    requirements have changed. The last file of requirements is installed; it includes the others."""
     folder = TARGET / name
     wanted = "".join((ROOT / file).read_text(encoding="utf-8") for file in requirements)
     installed = folder / "installed.txt"
@@ -196,7 +197,7 @@ def pip(programs, words):
 
 
 def installed(name, version):
-    """A subcommand of Cargo of this version, installed into the target folder when it is missing there."""
+    """Installs this version of a Cargo subcommand into the target folder if it is missing there. Returns its path."""
     folder = TARGET / name
     listed = folder / ".crates.toml"
     if not (listed.exists() and f'"{name} {version} ' in listed.read_text(encoding="utf-8")):

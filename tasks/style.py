@@ -1,7 +1,7 @@
-"""What a machine can tell of docs/style.md: each finding says what to write instead.
+"""The parts of docs/style.md that a machine can check. Each finding says what to write instead.
 
-    python -m tasks.style            compares the files with tasks/style.toml
-    python -m tasks.style --shrink   removes from tasks/style.toml what has been mended
+    python -m tasks.style compares the files with tasks/style.toml python -m tasks.style --shrink removes repaired
+    findings from tasks/style.toml
 
 `style.toml` lists the files that still have findings, with their number. Numbers only fall.
 """
@@ -17,7 +17,7 @@ from tasks.tokens import OPENING, TOKEN, closing
 
 LISTS = ROOT / "tasks/style.toml"
 
-#: What each finding means, and what to write instead.
+#: The meaning of each finding, and what to write instead.
 ADVICE = {
     "tuple_parameter": "a parameter is a tuple of more than two: make it a struct with named fields",
     "tuple_let": "one `let` binds three names or more from a tuple literal: write one statement for each",
@@ -25,13 +25,13 @@ ADVICE = {
     "comment_begins": "a comment begins with Of, Those, Who, Nobody or Whoever: begin with the subject of the sentence",
     "wide": f"a line goes beyond column {WIDTH}, which rustfmt leaves alone: break the text",
 }
-#: Rows of the native module are tuples on purpose: Python names their parts.
+#: Rows of the native module are tuples on purpose: Python names their fields.
 NATIVE = "python/src/"
 BEGINS = re.compile(r"(?:Of|Those|Who|Nobody|Whoever)\b")
 
 
 def members(tokens, begin, end):
-    """How many members the brackets from `begin` to `end` have, at their own level."""
+    """Counts the members between the brackets from `begin` to `end`, at their own level."""
     depth = 0
     angles = 0
     count = 0
@@ -49,7 +49,7 @@ def members(tokens, begin, end):
 
 
 def parameters(tokens):
-    """The brackets around the parameters of each function: their indexes."""
+    """Yields the indexes of the brackets around each function's parameters."""
     for at, token in enumerate(tokens[:-1]):
         if token != "fn" or not re.match(r"[A-Za-z_]", tokens[at + 1]):
             continue
@@ -66,7 +66,7 @@ def parameters(tokens):
 
 
 def tuple_parameters(tokens):
-    """The indexes of parameters' types that are, or contain, a tuple of more than two."""
+    """Yields the indexes of parameter types that are, or contain, a tuple of more than two."""
     for begin, end in parameters(tokens):
         at = begin + 1
         while at < end:
@@ -83,7 +83,7 @@ def tuple_parameters(tokens):
 
 
 def tuple_lets(tokens):
-    """The indexes of `let`s of three names or more from a tuple literal."""
+    """Yields the indexes of `let`s that bind three names or more from a tuple literal."""
     for at, token in enumerate(tokens[:-1]):
         if token != "let" or tokens[at + 1] != "(":
             continue
@@ -98,14 +98,14 @@ def tuple_lets(tokens):
 
 
 def filters(tokens):
-    """The indexes of filters that do not look at what they filter."""
+    """Yields the indexes of filters that ignore their argument."""
     for at in range(len(tokens) - 4):
         if tokens[at : at + 5] == [".", "filter", "(", "|", "_"] and tokens[at + 5] == "|":
             yield at
 
 
 def comments(text, mark):
-    """The number of each line that begins a comment, or a paragraph of one, and its text."""
+    """Yields the line number and text of each comment, and of each paragraph of one."""
     before = ""
     for number, line in enumerate(text.splitlines(), 1):
         found = re.match(mark, line)
@@ -116,7 +116,7 @@ def comments(text, mark):
 
 
 def findings(name, text):
-    """What a file has: the kind and the number of the line."""
+    """Yields the findings in a file: the kind and the line number."""
     if name.endswith(".rs"):
         places = [match for match in TOKEN.finditer(text) if match["comment"] is None]
         tokens = [match[0] for match in places]
@@ -134,7 +134,7 @@ def findings(name, text):
 
 
 def found_in(names):
-    """All findings, by kind and file: the numbers of lines."""
+    """Returns all findings, by kind and file: the line numbers."""
     found = {kind: {} for kind in ADVICE}
     for name in names:
         path = ROOT / name
@@ -145,7 +145,7 @@ def found_in(names):
 
 
 def compared(lists, found):
-    """What is against the lists, a sentence each."""
+    """Yields a sentence for each difference from the lists."""
     for kind, files in found.items():
         listed = lists.get(kind, {})
         for name, lines in files.items():
@@ -158,7 +158,7 @@ def compared(lists, found):
 
 
 def shrunk(lists, found):
-    """The lists without what has been mended."""
+    """Yields each kind with its list, without repaired findings."""
     for kind in ADVICE:
         files = lists.get(kind, {})
         now = {name: min(number, len(found[kind].get(name, []))) for name, number in files.items()}
@@ -166,7 +166,7 @@ def shrunk(lists, found):
 
 
 def written(lists):
-    """The text of `style.toml`."""
+    """Returns the text of `style.toml`."""
     about = "# Files that still break a lint of tasks/style.py, and how often. `--shrink` lowers numbers; none rises."
     parts = [f"{about}\n"]
     for kind, files in lists:

@@ -1,4 +1,4 @@
-"""The budget notices what it is for."""
+"""Tests that the budget counts correctly and finds words."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Comments are wrapped, and what is no text stays."""
+"""Tests that comments are wrapped, and that code and tables stay."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Uses against the directions are found, and circles through what is passed on."""
+"""Tests that forbidden uses are found, and circles through reexports."""
 
 import tempfile
 import unittest
@@ -27,12 +27,12 @@ class Directions(unittest.TestCase):
         self.assertEqual(self.circles(**lib, **uses), [("a", "b", "c")])
         uses["b"] = "#[cfg(test)] mod t { use crate::c::C; }"
         self.assertEqual(self.circles(**lib, **uses), [])
-        # Folders have circles that files do not have.
+        # Folders can have circles that their files do not have.
         files = {"lib": "mod a; mod b;", "a": "mod c; mod d;", "a__d": "", "b": "use crate::a::d;"}
         files["a__c"] = "use crate::b;"
         self.assertEqual(self.circles(**files), [])
         self.assertEqual(self.circles(lambda module: module.partition("::")[0], **files), [("a", "b")])
-        # A module that only passes on items of its submodule is in no circle with it; a module that uses them is.
+        # A module that only reexports items of its submodule forms no circle with it; a module that uses them does.
         self.assertEqual(self.circles(lib="mod a; pub use a::A; pub struct B;", a="use crate::B;"), [])
         self.assertEqual(self.circles(lib="mod a; use a::A; pub struct B;", a="use crate::B;"), [("", "a")])
 

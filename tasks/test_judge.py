@@ -1,4 +1,4 @@
-"""Functions choose between their mutants, and the list of survivors is read as it is written."""
+"""Tests that functions choose between their mutants, and that the list of survivors is read as it is written."""
 
 import tempfile
 import unittest

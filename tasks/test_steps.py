@@ -1,4 +1,5 @@
-"""Steps run whatever becomes of others, their rows keep the order, and what is missing is said."""
+"""Tests that steps run whatever happens to others, that rows keep their order, and that missing resources are
+reported."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Each lint finds what it is for, and nothing else."""
+"""Tests that each lint finds its findings, and nothing else."""
 
 import unittest
 

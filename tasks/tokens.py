@@ -29,7 +29,7 @@ OPENING = {"(": ")", "[": "]", "{": "}"}
 
 
 def tokens(text):
-    """The tokens of a file, without comments."""
+    """Returns the tokens of a file, without comments."""
     found = []
     at = 0
     for match in TOKEN.finditer(text):
@@ -42,7 +42,7 @@ def tokens(text):
 
 
 def closing(found, at):
-    """The index of the bracket that closes the one at this index."""
+    """Returns the index of the bracket that closes the one at this index."""
     depth = 0
     for end in range(at, len(found)):
         depth += (found[end] in OPENING) - (found[end] in OPENING.values())
@@ -60,7 +60,7 @@ def is_one_expression(body):
         depth += (token in OPENING) - (token in OPENING.values())
         if depth == 0 and token == ";":
             return False
-        # `if a {} b` are two.
+        # `if a {} b` are two expressions.
         if depth == 0 and token == "}" and at + 1 < len(body) and body[at + 1] not in {".", "?", "else", ","}:
             return body[at + 1] in {"=>", "==", "+", "|", "|=", "&", "&&", "||", "as"}
     return True
@@ -79,12 +79,12 @@ def without_last_semicolon(found, at):
 
 
 def normal(found):
-    """Tokens without what rustfmt may add or remove."""
+    """Returns the tokens without those that rustfmt may add or remove."""
     found = [token for at, token in enumerate(found) if not without_last_semicolon(found, at)]
     removed = set()
     commas = set()
     for at, token in enumerate(found):
-        # `=> {` and `| {`; the second one may be an operator before a block, which is then the same on both sides.
+        # `=> {` and `| {`. The second may be an operator before a block, which is then the same on both sides.
         if token != "{" or at == 0 or found[at - 1] not in {"=>", "|", "||"}:
             continue
         end = closing(found, at)
@@ -104,7 +104,7 @@ def normal(found):
 
 
 def main(words):
-    """Names the files whose tokens differ, with the first difference."""
+    """Prints the files whose tokens differ, with the first difference."""
     (revision,) = words
 
     def git(*arguments):

@@ -4,8 +4,8 @@
     python3 excerpt.py CHECKPOINTS        make the excerpts from the full files in the directory CHECKPOINTS
     python3 excerpt.py --check            compare the excerpts with MANIFEST
 
-Only whole tensors are taken, byte for byte. The header is written as the safetensors crate writes it, so that a tool
-that rebuilds an excerpt from its tensors alone can be held to the same bytes. Needs nothing but the standard library.
+Only whole tensors are copied, byte for byte. The header is written as the safetensors crate writes it, so that a tool
+that rebuilds an excerpt from its tensors alone must give the same bytes. Needs only the standard library.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 ATTENTION = "encoder.layer.0.attention."
 
-# Files of one kind of state, and the tensors that are taken from each.
+# Files of one kind of state, and the tensors that are copied from each.
 EXCERPTS = [
     (
         ["rl3e6_step0", "rl3e6_step1", "rl3e6_step2", "rl3e6_step3"],
@@ -51,12 +51,12 @@ EXCERPTS = [
     ),
 ]
 
-# The safetensors crate puts wider types first, then goes by name.
+# The safetensors crate sorts by dtype, widest first, and then by name.
 ELEMENT_BYTES = {"F32": 4, "BF16": 2, "F8_E4M3": 1}
 
 
 def read(path, names):
-    """The `__metadata__` of a safetensors file, and (dtype, shape, data) of the named tensors."""
+    """Returns the `__metadata__` of a safetensors file, and (dtype, shape, data) of the named tensors."""
     with path.open("rb") as file:
         (header_bytes,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(header_bytes))
@@ -86,7 +86,7 @@ def write(path, metadata, tensors):
 
 
 def manifest():
-    """One line for each excerpt, as `sha256sum` writes it."""
+    """Returns one line for each excerpt, as `sha256sum` writes it."""
     files = sorted(HERE.glob("*.safetensors"))
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     return "".join(lines)

@@ -1,6 +1,7 @@
-//! Sizes in a file are claims: whatever a small file says, reading it allocates no more than a
-//! bound that follows from its length and the caller's limits; and memory is changed in place
-//! without any. Measured with a counting allocator, hence a program of its own with a single test.
+//! Sizes in a file are claims. Whatever a small file declares, a reader allocates no more than a
+//! bound that follows from the file's length and the caller's limits; and changing memory in place
+//! allocates nothing. A counting allocator measures this, so this is a program of its own with a
+//! single test.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Peak of the heap above what is allocated already, while `work` runs.
+/// Runs `work`; also returns the peak of the heap above what was allocated before.
 fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
     ALLOCATOR.reset_peak_usage();
     let before = ALLOCATOR.current_usage();
@@ -32,18 +33,19 @@ fn small_files_cannot_ask_for_much() {
     changing_memory_of_others_allocates_little();
 }
 
-/// For each segment of a good file, whose index is stored as it is: where its checksum stands, and
-/// its bytes.
+/// Returns, for each segment of a good file with an uncompressed index, the position of its
+/// checksum, and its bytes.
 fn segments(file: &[u8]) -> Vec<(usize, Range<usize>)> {
     let link = LinkReader::open(file, &Limits::default()).unwrap();
     assert_eq!(link.header().index_stored, link.header().index_raw);
-    // No metadata, then the number of segments, both of one byte.
+    // Skips the number of metadata entries, which is zero, and the number of segments, both of one
+    // byte.
     let mut entry = 128 + 2;
     let mut begin = 128 + usize::try_from(link.header().index_stored).unwrap();
     let mut found = Vec::new();
     for segment in &link.index().segments {
         let length = usize::try_from(segment.stored_length).unwrap();
-        // Coding, length as a varint, checksum.
+        // A segment entry: coding, length as a varint, checksum.
         let checksum = entry + 1 + if length < 128 { 1 } else { 2 };
         assert_eq!(file[checksum..checksum + 4], segment.crc.to_le_bytes());
         found.push((checksum, begin..begin + length));
@@ -53,7 +55,7 @@ fn segments(file: &[u8]) -> Vec<(usize, Range<usize>)> {
     found
 }
 
-/// Puts right checksums on a changed file, as far as its index still is where it was.
+/// Corrects the checksums of a changed file, as far as its index is still in its place.
 fn reseal(file: &mut [u8], segments: &[(usize, Range<usize>)], changed: usize) {
     for (checksum, bytes) in segments {
         if bytes.contains(&changed) {
@@ -71,9 +73,10 @@ fn reseal(file: &mut [u8], segments: &[(usize, Range<usize>)], changed: usize) {
     file[124..128].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Any byte of a good file replaced by bytes that are large numbers in one reading or another.
+/// Replaces each byte of good files by bytes that are large numbers in some interpretation.
 fn damaged_files_cannot() {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for (name, dtype, length) in [
         ("a", Dtype::BF16, 64),
         ("b", Dtype::U8, 40),
@@ -106,7 +109,7 @@ fn damaged_files_cannot() {
     }
     let limits = Limits::default().index_bytes(1 << 16).set_bytes(1 << 16);
     // The result may have as many bytes as the limit for new tensors, twice while it is compared;
-    // the rest is small.
+    // everything else is small.
     let bound = 256 << 10;
 
     let mut worst = 0;
@@ -138,7 +141,8 @@ fn damaged_files_cannot() {
         }
     }
     println!(
-        "peak {worst} bytes, bound {bound}; {refused} files refused, {beyond_checksums} of them behind good checksums"
+        "peak {worst} bytes, bound {bound}; {refused} files refused, {beyond_checksums} of them \
+         behind good checksums"
     );
     assert!(
         refused > 1000 && beyond_checksums > 1000,
@@ -160,7 +164,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// Bytes as a stream: raw and stored length, and what is stored.
+/// Makes a stream: its raw and stored lengths, and its stored bytes.
 fn stream(raw: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let frame = zstd::bulk::compress(raw, 1).unwrap();
     let stored = if frame.len() < raw.len() {
@@ -179,11 +183,12 @@ fn segment(streams: &[&[u8]]) -> Vec<u8> {
     [directory.concat(), stored.concat()].concat()
 }
 
-/// A patch of one U8 tensor for each segment, as long as a segment's pieces may be: its entry
-/// without name.
+/// The entry, without its name, of a patch for a U8 tensor as long as all pieces of a segment may
+/// be.
 const PATCH_U8: [u8; 9] = [2, 5, 1, 0x80, 0x80, 0x80, 0x10, 0, 0];
 
-/// A link that patches a tensor of 2^25 bytes by each of these segments; `rest` ends its index.
+/// Makes a link in which each of these segments patches a tensor of 2^25 bytes; `rest` ends the
+/// index.
 fn link(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
     let mut index = vec![0];
     index.extend(varint(segments.len() as u64));
@@ -200,7 +205,7 @@ fn link(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
             index.extend([1, b'@' + number]);
             index.extend(entry);
         }
-        // Two pieces each.
+        // The digests: two pieces per tensor.
         index.resize(index.len() + 64 * segments.len(), 0);
     } else {
         index.extend(rest);
@@ -223,20 +228,21 @@ fn link(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
     [file, stored, segments].concat()
 }
 
-/// Files that are as greedy as the format lets them be, with default limits. What they need is
-/// compared with the bound that `Limits` documents, and work with what their bytes can stand for.
+/// Checks files that are as greedy as the format allows, with default limits, against the bound of
+/// memory that `Limits` documents; prints the time of each.
 fn files_made_for_it_cannot() {
     const LANES: usize = 1 << 25;
     const SPARSE_ABSOLUTE: u8 = 0b100;
     const SPARSE_SMALL: u8 = 0b1_0100;
     let table = |coding: u8, parameter: u8, count: u64| {
         let widths: &[u8] = if coding == SPARSE_SMALL { &[8] } else { &[] };
-        // One context; two pieces.
+        // One context, two pieces.
         [&[1, parameter][..], widths, &varint(count), &varint(count)].concat()
     };
     let half = LANES as u64 / 2;
-    let (zeros, ones) = (vec![0; LANES], vec![0xFF; LANES]);
-    // Every gap escaped, each escape as long as the limit lets it be.
+    let zeros = vec![0; LANES];
+    let ones = vec![0xFF; LANES];
+    // Every gap is escaped, with escapes as long as the limit allows.
     let gap_escapes = [0xFF, 0xFF, 0xFF, 1].repeat(LANES);
     let bitmap = segment(&[
         &table(SPARSE_ABSOLUTE, 32, half),
@@ -273,8 +279,8 @@ fn files_made_for_it_cannot() {
         &ones,
         &vec![0x7F; LANES],
     ]);
-    // A patch of 2^60 bytes, of which 2^24 pieces name no segment; and tensor entries that are not
-    // there.
+    // A patch of 2^60 bytes, 2^24 pieces of which name no segment; and tensor entries that do not
+    // exist.
     let huge_tensor = [
         &[1, 1, b'a', 2, 5, 1][..],
         &varint(1 << 60),
@@ -286,8 +292,8 @@ fn files_made_for_it_cannot() {
         .flat_map(|n| [&[5][..], format!("{n:05x}").as_bytes(), &[0]].concat())
         .collect();
     let removals = [varint(1 << 20), removals].concat();
-    // Tensors that take as few bytes as can be: scalars that no segment changes, and no digests.
-    // Then some that each have another dtype, and a piece in a segment with the others.
+    // Tensors with entries as short as possible: scalars that no segment changes, without digests.
+    // Then tensors that each have another dtype, and a piece in a segment that they share.
     let numbers = || {
         (0..1_u32 << 20)
             .map(|n| [7, 14, 21].map(|bits| u8::try_from(n >> (21 - bits) & 0x7F).unwrap()))
@@ -363,7 +369,7 @@ fn files_made_for_it_cannot() {
     }
 }
 
-/// What has been prepared is exchanged without the allocator, which may fail while nobody serves.
+/// Prepared patches are exchanged without the allocator, which could fail while serving is paused.
 fn changing_memory_allocates_nothing() {
     let state = |number: u8, own: &str| {
         let mut state = MemoryState::new();
@@ -381,7 +387,8 @@ fn changing_memory_allocates_nothing() {
             .unwrap();
         state
     };
-    let (base, target) = (state(1, "removed"), state(2, "new"));
+    let base = state(1, "removed");
+    let target = state(2, "new");
     let mut file = Vec::new();
     diff(&base, &target, &DiffOptions::default(), &mut file).unwrap();
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
@@ -404,8 +411,8 @@ fn changing_memory_allocates_nothing() {
     assert_eq!((peak, memory), (0, target));
 }
 
-/// What has been proven in memory of others is written with room for a few lanes, however many they
-/// are, and with none on the way back.
+/// Verified changes of caller-provided memory are written with room for a few lanes, however many
+/// there are, and undone without any.
 fn changing_memory_of_others_allocates_little() {
     let state = |number: u8| {
         let mut state = MemoryState::new();
@@ -420,7 +427,8 @@ fn changing_memory_of_others_allocates_little() {
             .unwrap();
         state
     };
-    let (base, target) = (state(1), state(2));
+    let base = state(1);
+    let target = state(2);
     let mut file = Vec::new();
     diff(
         &base,

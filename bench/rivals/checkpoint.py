@@ -1,4 +1,4 @@
-"""Safetensors files as views of their bytes, and written from such views."""
+"""Safetensors files as views of their bytes, and files written from such views."""
 
 import json
 import mmap
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Tensor(NamedTuple):
-    """One tensor; `data` are its bytes, of any dtype."""
+    """A tensor; `data` are its bytes, of any dtype."""
 
     dtype: str
     shape: list[int]
@@ -17,13 +17,13 @@ class Tensor(NamedTuple):
 
 
 def map_file(path: Path) -> memoryview:
-    """The bytes of a file, mapped privately: all workers share its pages."""
+    """Maps the bytes of a file privately: all workers share its pages."""
     with open(path, "rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
 def parse(file: memoryview | bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, by name, and its metadata."""
+    """Returns the tensors of a safetensors file, by name, and its metadata."""
     begin = 8 + int.from_bytes(file[:8], "little")
     header = json.loads(bytes(file[8:begin]))
     metadata = header.pop("__metadata__", {})
@@ -36,7 +36,7 @@ def parse(file: memoryview | bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def write(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """A safetensors file."""
+    """Returns the bytes of a safetensors file."""
     header: dict[str, object] = {"__metadata__": metadata}
     end = 0
     for name, tensor in tensors.items():

@@ -1,5 +1,5 @@
-"""What a method is: it encodes a pair of checkpoints and decodes what it has encoded. Each file of `methods/` has some,
-listed in its `METHODS`; README.md says how to write one.
+"""The interface of a method, which encodes a pair of checkpoints and decodes the result. Each file of `methods/` has
+some, listed in its `METHODS`; README.md says how to write one.
 """
 
 import importlib.util
@@ -15,26 +15,26 @@ from checkpoint import Tensor, parse
 
 @dataclass(frozen=True)
 class Facts:
-    """What tables say of a method beside its figures."""
+    """Facts about a method that tables show beside its figures."""
 
-    # What runs: a package, a program, or a layout that is written in the method's file.
+    # The code that runs: a package, a program, or a layout that is written in the method's file.
     what: str
-    # What its times contain beside coding.
+    # The checks that its times contain, besides coding.
     checks: str = "none"
-    # What shows that a result is wrong, if anything does; without it, it is compared with those that verify nothing.
+    # The check that finds a wrong result, or "". Methods without one are compared with those that verify nothing.
     proof: str = ""
-    # What shows that a base is a wrong one before it is used, if anything does.
+    # The check that finds a wrong base before it is used, or "".
     base: str = ""
-    # Which weights change while it decodes.
+    # The weights that change during decoding.
     place: str = "a second copy"
-    # Whether it takes BF16 only.
+    # True if the method takes BF16 only.
     bf16_only: bool = False
-    # Whether tensors may be added, removed and reshaped.
+    # True if tensors may be added, removed and reshaped.
     reshapes: bool = False
 
 
 class Method:
-    """A method in a Python process. `base` and `target` are mapped files; `threads` is what it may use at most."""
+    """A method in a Python process. `base` and `target` are mapped files; `threads` is the maximum of threads."""
 
     facts: Facts
 
@@ -42,50 +42,51 @@ class Method:
         self.base_file, self.target_file, self.threads = base, target, threads
         self.base, _ = parse(base)
         self.target, _ = parse(target)
-        # Reads all pages, so that what encoding and decoding need beyond the inputs can be told.
+        # Reads all pages, so that the memory of encoding and decoding can be measured without the inputs.
         for file in (base, target):
             np.frombuffer(file, np.uint8).max()
         self.setup()
 
     def setup(self) -> None:
-        """What a process that follows a model holds before a step; not timed."""
+        """Prepares the state that a follower of the model holds before a step; not timed."""
 
     def encode(self) -> bytes:
-        """The delta, with all that is transferred."""
+        """Returns the delta, with everything that is transferred."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Sets back what decoding changes in place; not timed."""
+        """Undoes the changes of decoding in place; not timed."""
 
     def decode(self, blob: bytes) -> object:
-        """What base and delta give: arrays or tensors of torch by name, if `exact` is not another."""
+        """Applies the delta to the base. Returns arrays or tensors of torch by name, unless `exact` takes another
+        type."""
         raise NotImplementedError
 
     def exact(self, result: object) -> bool:
-        """Whether the result holds the target, bit for bit; not timed."""
+        """True if the result equals the target bit for bit; not timed."""
         return set(result) == set(self.target) and all(
             np.array_equal(as_bytes(result[name]), tensor.data) for name, tensor in self.target.items()
         )
 
 
 class Program:
-    """A method that is a program, run on files in memory. The result is a file, compared with the target's."""
+    """A method that is a program, run on files in memory. Its result is a file, compared with the target's."""
 
     facts: Facts
 
     @staticmethod
     def encode(base: Path, target: Path, blob: Path, threads: int) -> list:
-        """The command that writes the delta."""
+        """Returns the command that writes the delta."""
         raise NotImplementedError
 
     @staticmethod
     def decode(base: Path, blob: Path, result: Path, threads: int) -> list:
-        """The command that writes the result."""
+        """Returns the command that writes the result."""
         raise NotImplementedError
 
 
 class Layout(Method):
-    """A layout without a package: tensors are coded one by one, on a pool, and decoded in place."""
+    """A layout without a package: tensors are coded one by one, in a thread pool, and decoded in place."""
 
     def setup(self) -> None:
         self.pool = ThreadPoolExecutor(self.threads)
@@ -98,7 +99,7 @@ class Layout(Method):
 
 
 def as_bytes(tensor: object) -> np.ndarray:
-    """The bytes of an array, or of a tensor of torch."""
+    """Returns the bytes of an array, or of a tensor of torch."""
     if isinstance(tensor, np.ndarray):
         return tensor.reshape(-1).view(np.uint8)
     import torch
@@ -107,7 +108,7 @@ def as_bytes(tensor: object) -> np.ndarray:
 
 
 def torch_tensors(tensors: dict[str, Tensor]) -> dict:
-    """The same bytes as tensors of torch, of shape and dtype."""
+    """Returns tensors of torch of these bytes, with their shapes and dtypes."""
     import torch
 
     types = {
@@ -122,11 +123,11 @@ def torch_tensors(tensors: dict[str, Tensor]) -> dict:
 
 
 def load(more: Iterable[Path] = ()) -> dict[str, type[Method] | type[Program]]:
-    """The methods of `methods/`, and of more files and folders, by the names that tables give them."""
+    """Returns the methods of `methods/`, and of more files and folders, by the names that tables give them."""
     methods: dict[str, type[Method] | type[Program]] = {}
     for place in [Path(__file__).with_name("methods"), *more]:
         for file in sorted(place.glob("*.py")) if place.is_dir() else [place]:
-            # Not by its name: `zipnn.py` is not the package.
+            # Not imported by the file's name: `zipnn.py` is not the package.
             spec = importlib.util.spec_from_file_location(f"method_{file.stem}", file)
             if spec is None or not file.is_file():
                 raise SystemExit(f"{file}: no Python file, and no folder of them")

@@ -1,4 +1,4 @@
-"""A picture of a run: size against speed, as SVG, dark where the page is."""
+"""A plot of a run: size against speed, as SVG that follows the page's light or dark mode."""
 
 import math
 import statistics
@@ -24,7 +24,7 @@ text.own { font-weight: bold }
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade."""
+    """Returns 1, 2 and 5 of each decade."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [value for decade in decades for digit in (1, 2, 5) if low <= (value := digit * 10.0**decade) <= high]
 
@@ -32,7 +32,7 @@ def ticks(low: float, high: float) -> list[float]:
 def label(
     across: float, down: float, name: str, boxes: list, low: float, high: float, bottom: float
 ) -> tuple[str, float, float]:
-    """A place beside a dot where the name covers nothing that is drawn, or the one that covers least."""
+    """Finds a place beside a dot where the name covers nothing, or as little as possible."""
     width, best = 6.9 * len(name), None
     for far in range(0, 130, 7):
         for anchor, x, y in (
@@ -80,7 +80,7 @@ def panel(run: dict, way: str) -> str:
         parts.append(f'<text x="{MARGIN - 6}" y="{down + 4:.1f}" text-anchor="end">{y:g} %</text>')
     dots = [place(x, y) for x, y, _ in points]
     boxes = [(across - 5, down - 5, across + 5, down + 5) for across, down in dots]
-    # The labels of ours first: their dots lie close together.
+    # The labels of our methods first: their dots lie close together.
     order = sorted(zip(dots, points), key=lambda item: (not item[1][2].startswith("deltachain"), item[0]))
     for (across, down), (_, _, name) in order:
         kind = "own" if name.startswith("deltachain") else "rival"

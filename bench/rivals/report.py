@@ -14,7 +14,7 @@ def processor() -> str:
 
 
 def speeds(row: dict, way: str, data: int) -> tuple[float, float, float]:
-    """Median, slowest and fastest, in bytes of the model per second."""
+    """Median, minimum and maximum, in bytes of the model per second."""
     times = row[way]
     return data / statistics.median(times), data / max(times), data / min(times)
 
@@ -42,18 +42,19 @@ def table(run: dict) -> str:
     return "\n".join(lines)
 
 
-# What each of ours is held against: rivals of the same kind, which check as much, or at most as much.
+# Our methods that rivals are compared with: rivals of the same kind, which check as much, or at most as much.
 OURS = {"in process": "deltachain compact", "command": "deltachain compact, tool"}
 UNCHECKED = "deltachain direct, unverified"
-# Verified before anything changes, without a second copy of the model: by all digests, and by what changes.
+# Methods that verify before anything changes, without a second copy of the model: by all digests, or by the sums of
+# changed elements.
 IN_PLACE = ["deltachain compact, patched in place", "deltachain local, patched in place"]
 
-# Lines in Gbit/s.
+# Speeds of lines in Gbit/s.
 LINES = (0.1, 1, 10, 100)
 
 
 def seconds_to_new_weights(row: dict, line: float) -> float:
-    """Encoding, transfer and decoding, one after another."""
+    """Returns the seconds for encoding, transfer and decoding, one after another."""
     coding = statistics.median(row["encode"]) + statistics.median(row["decode"])
     return coding + row["bytes"] * 8 / (line * 1e9)
 
@@ -86,7 +87,7 @@ def times_table(run: dict) -> str:
     return "\n".join(lines)
 
 
-# Of ours, what followers use by default, and what changes the engine's own memory.
+# Our methods that followers use by default, and the ones that change the engine's own memory.
 SHOWN = [
     "deltachain local, patched in place",
     "deltachain direct, patched in place",
@@ -95,7 +96,7 @@ SHOWN = [
 
 
 def short_table(run: dict) -> list[str]:
-    """Ours and the fastest of each rival over 1 Gbit/s."""
+    """A table of our methods and the fastest method of each rival over 1 Gbit/s."""
     rows: dict[str, tuple[str, dict]] = {}
     for name, row in sorted(run["rows"].items(), key=lambda item: seconds_to_new_weights(item[1], 1)):
         if name in SHOWN or not name.startswith("deltachain"):
@@ -115,9 +116,11 @@ def short_table(run: dict) -> list[str]:
 
 
 def first_table(runs: list[dict]) -> list[str]:
-    """For each pair, by one thread: "ours" where it is first, or the rivals that are, and how far ours is behind.
+    """For each pair, with one thread: "ours" where our method is first, or the rivals that are first, with the ratio to
+    ours.
 
-    Ours are those that verify their result, of the rivals the first of all, and the first of those that do so, too.
+    Our methods are the ones that verify their result. The rivals are the first of all, and the first one that verifies,
+    too.
     """
     contests = [
         ("bytes", lambda row: row["bytes"]),
@@ -136,7 +139,7 @@ def first_table(runs: list[dict]) -> list[str]:
             ahead = []
             for known in (rivals, {name: figure for name, figure in rivals.items() if figure[1]}):
                 first = min(known, key=lambda name: known[name][0], default=None)
-                # Of equals, the rival is first.
+                # In a tie the rival is first.
                 if first and known[first][0] <= own:
                     text = f"{first} ({own / known[first][0]:.2f})"
                     ahead.append(f"**{text}**" if known[first][1] else text)
@@ -146,7 +149,7 @@ def first_table(runs: list[dict]) -> list[str]:
 
 
 def facts_table(methods: dict) -> list[str]:
-    """What is known of the methods, whatever their figures are."""
+    """A table of the facts about the methods, without figures."""
     lines = [
         "| method | what runs | dtypes | tensors may come, go and change shape | a wrong base is noticed by "
         "| a wrong result is noticed by | what changes while it decodes |",
@@ -161,7 +164,7 @@ def facts_table(methods: dict) -> list[str]:
 
 
 def within(page: str, what: str, lines: list[str]) -> str:
-    """A page with these lines where it has a table that `./task rivals` writes."""
+    """Replaces a table that `./task rivals` writes in a page."""
     begin, end = f"<!-- {what}: written by ./task rivals -->", f"<!-- {what}: end -->"
     before, rest = page.split(begin)
     _, after = rest.split(end)
@@ -169,7 +172,7 @@ def within(page: str, what: str, lines: list[str]) -> str:
 
 
 def write_pages(repository: Path, runs: list[dict], methods: dict) -> None:
-    """The tables of docs/comparison.md."""
+    """Writes the tables of docs/comparison.md."""
     page = repository / "docs/comparison.md"
     text = page.read_text()
     tables = {"rivals": short_table(runs[0]), "first": first_table(runs), "methods": facts_table(methods)}
@@ -179,7 +182,7 @@ def write_pages(repository: Path, runs: list[dict], methods: dict) -> None:
 
 
 def comparison(run: dict) -> list[str]:
-    """For each rival, how many times larger it is and how many times slower than ours."""
+    """For each rival, the ratios of its size and its times to ours."""
     lines = []
     for name, row in run["rows"].items():
         if name.startswith("deltachain"):

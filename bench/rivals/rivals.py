@@ -1,16 +1,16 @@
-"""Encodes and decodes pairs of checkpoints with this project and its rivals, in one run, and writes a table and a plot.
+"""Encodes and decodes pairs of checkpoints with this project and its rivals, in one run, and writes tables and a plot.
 
     rivals.py --tool DELTACHAIN --worker WORKER --rounds N --results FOLDER [--method FILE] [--only WORD] FOLDER ...
 
-Methods are those of `methods/` and of further files. Tables and the plot go into the folder of results; with `--pages`,
-which names the repository, into its pages, too.
+The methods are those of `methods/` and of further files. Tables and the plot go into the folder of results, and with
+`--pages`, which names the repository, also into its pages.
 
-The pairs come from the files `NAME_stepNUMBER.safetensors` of each folder: for each name the first step with the next
+The pairs come from the files `NAME_stepNUMBER.safetensors` of each folder: for each name, the first step with the next
 one, and with the last one. The plot shows the first pair.
 
-Started by `./task rivals`. Methods inside a process run in workers that stay alive; commands run on files in
-memory. In each round every method encodes and decodes once; the order turns by one from round to round. A first round
-does not count. With one thread, a method's process and all that it starts may use only one core.
+Started by `./task rivals`. Methods inside a process run in workers that stay alive; commands run on files in memory. In
+each round every method encodes and decodes once; the order rotates by one from round to round. The first round does not
+count. With one thread, a method's process and its child processes may use only one core.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from checkpoint import map_file, parse
 from method import Facts, Program, load
 
 HERE = Path(__file__).parent
-# The project's own methods of its worker: what they are called, and what is known of them.
+# The project's own methods in its worker: their names and facts.
 HASHED = "BLAKE3 of base and target (encode)"
-# Of a publisher that knows the digests of what it published last.
+# The check of a publisher that knows the digests of what it published last.
 HELD = "BLAKE3 of the target (encode)"
 LANES = "sums of all changed elements, old and new, before anything changes"
 ALL, CHANGED = "every byte, BLAKE3", "every changed element, sums"
@@ -63,7 +63,7 @@ TOOL = "deltachain compact, tool", own("BLAKE3 of base and target, both ways", A
 
 
 def limit(threads: int):
-    """For a child, before it starts: one core if it may use one thread."""
+    """Returns a function for a child process before it starts: it limits one thread to one core."""
     return (lambda: os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})) if threads == 1 else None
 
 
@@ -74,7 +74,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 class Failed(Exception):
-    """A method that cannot go on, with the reason."""
+    """The error of a method that cannot continue, with the reason."""
 
 
 class InProcess:
@@ -111,7 +111,7 @@ class InProcess:
         raise Failed(f"no {field} in /proc")
 
     def measured(self, request: str) -> dict:
-        """The answer, and how far resident memory rose above what it was before."""
+        """Sends a request. Returns the answer, with the rise of resident memory."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
         before = self.status("VmRSS")
         answer = self.ask(request)
@@ -132,10 +132,10 @@ class InProcess:
 
 
 def high_water_marks(process: int, peaks: list[int]) -> None:
-    """Notes a program's high-water mark of resident memory until it ends. It never falls, so the last one counts."""
+    """Notes the peak of a program's resident memory until it ends. The peak never falls, so the last value counts."""
     try:
         while "\nVmHWM:" in (text := Path(f"/proc/{process}/status").read_text()):
-            # Before it has become the program, the child is a copy of this process.
+            # Before it executes the program, the child is a copy of this process.
             if Path(f"/proc/{process}/exe").resolve() != Path("/proc/self/exe").resolve():
                 peaks.append(int(text.split("\nVmHWM:", 1)[1].split()[0]) << 10)
             time.sleep(0.002)
@@ -164,7 +164,7 @@ class Command:
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             preexec_fn=limit(self.threads), env=environment(self.threads),
         )
-        # The high-water mark that wait4 tells is at least that of this process, from which the child was forked.
+        # The peak that wait4 reports is at least that of this process, from which the child was forked.
         peaks = [0]
         watch = threading.Thread(target=high_water_marks, args=(process.pid, peaks))
         watch.start()
@@ -189,7 +189,7 @@ class Command:
 
 
 def methods(options, base: Path, target: Path, threads: int, folder: Path):
-    """Names of the methods for a pair, each with what makes it."""
+    """Yields the names of the methods for a pair, each with a function that makes it."""
     common = [base, target, str(threads)]
 
     def process(name: str, facts: Facts, command: list):
@@ -215,13 +215,13 @@ def methods(options, base: Path, target: Path, threads: int, folder: Path):
 
 
 def known() -> dict[str, Facts]:
-    """What is known of all methods that verify anything of ours, and of all others."""
+    """Facts about all methods: ours that verify something, and all others."""
     facts = {name: facts for name, facts in [*OWN.values(), TOOL] if facts.proof}
     return facts | {name: method.facts for name, method in load().items()}
 
 
 def measure(options, name: str, base: Path, target: Path, threads: int, folder: Path) -> dict:
-    """All rounds of a pair with this number of threads."""
+    """Runs all rounds of a pair with this number of threads."""
     alive, failures = [], {}
     for method, make in methods(options, base, target, threads, folder):
         if options.only and not any(word in method for word in options.only):
@@ -270,12 +270,12 @@ def measure(options, name: str, base: Path, target: Path, threads: int, folder: 
 
 
 def pairs(folder: Path):
-    """Names and files of a folder's pairs."""
+    """Yields the names and files of a folder's pairs."""
     steps: dict[str, dict[int, Path]] = {}
     for file in folder.glob("*_step*.safetensors"):
         name, number = file.stem.split("_step", 1)
         steps.setdefault(name, {})[int(number)] = file
-    # Those that come as BF16 are what most rivals can do, and come first.
+    # Most rivals take BF16 only, so BF16 pairs come first.
     for name in sorted(steps, key=lambda name: (name.startswith("f"), name)):
         first, *later = sorted(steps[name])
         for number in dict.fromkeys(later[:1] + later[-1:]):
@@ -283,7 +283,7 @@ def pairs(folder: Path):
 
 
 def copy_speed(target: Path) -> float:
-    """Bytes per second of a copy in memory, by one thread: what all speeds may be compared with."""
+    """Bytes per second of a copy in memory with one thread, to compare all speeds with."""
     import numpy
 
     source = numpy.frombuffer(map_file(target), numpy.uint8)
@@ -301,10 +301,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tool", required=True)
     parser.add_argument("--worker", required=True)
-    parser.add_argument("--command", required=True, help="as it was typed, for the table")
+    parser.add_argument("--command", required=True, help="the command as typed, for the table")
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--results", type=Path, required=True, help="the folder of RESULTS.md and rivals.svg")
-    parser.add_argument("--pages", type=Path, help="the repository: tables of its pages are written")
+    parser.add_argument("--pages", type=Path, help="the repository, into whose pages tables are written")
     parser.add_argument("--method", type=Path, action="append", default=[], help="a file of methods, or a folder")
     parser.add_argument("--only", action="append", default=[], help="methods whose names contain this word")
     parser.add_argument("folders", type=Path, nargs="+")

@@ -1,4 +1,5 @@
-"""Methods that need no package, the example of README.md, and the tables: `./task ci` runs them by pytest."""
+"""Tests of methods that need no package, of the example of README.md, and of the tables. `./task ci` runs them with
+pytest."""
 
 import datetime
 import re
@@ -14,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PAIR = [ROOT / f"testdata/rl3e6_step{number}.safetensors" for number in (0, 1)]
 EXAMPLE = re.search(r"```python\n(.*?)```", (HERE / "README.md").read_text(), re.DOTALL)[1]
-# Encoding and decoding are a copy.
+# A method that encodes and decodes by copying.
 COPY = """
 import sys
 from method import Facts, Program
@@ -40,7 +41,7 @@ def changed(text: str, old: str, new: str) -> str:
 
 
 def run_of(folder: Path, text: str, only: str) -> dict:
-    """Both rounds of the methods of a file, in a folder of files."""
+    """Runs two rounds of the methods of a file, in a folder of files."""
     (folder / "methods").mkdir()
     (folder / "methods/own.py").write_text(text)
     options = SimpleNamespace(method=[folder / "methods"], only=[only], rounds=1, tool="no tool", worker="no worker")

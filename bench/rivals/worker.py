@@ -1,10 +1,10 @@
-"""A process that holds a pair of checkpoints and encodes and decodes it on request, by one of the methods.
+"""A process that holds a pair of checkpoints and encodes and decodes it on request, with one method.
 
     worker.py METHOD BASE TARGET THREADS [FILE ...]
 
-METHOD is a name of METHODS in a file of `methods/`, or in one of the further files. Answers each line of standard
-input, `encode`, `prepare`, `decode` or `exact`, by a line of JSON. The program of the reference implementation,
-`crates/deltachain-bench/src/bin/worker.rs`, speaks the same.
+METHOD is a name of METHODS in a file of `methods/`, or in one of the further files. The worker answers each line of
+standard input, `encode`, `prepare`, `decode` or `exact`, with a line of JSON. The program of the reference
+implementation, `crates/deltachain-bench/src/bin/worker.rs`, uses the same protocol.
 """
 
 import json
@@ -19,7 +19,7 @@ from method import load
 def main() -> None:
     name, base, target, threads, *more = sys.argv[1:]
     method = load(map(Path, more))[name](map_file(Path(base)), map_file(Path(target)), int(threads))
-    # Answers only: a package that prints does so elsewhere.
+    # Standard output is for answers only: prints of packages go to standard error.
     answers, sys.stdout = sys.stdout, sys.stderr
 
     def answer(**values: object) -> None:

@@ -1,7 +1,6 @@
-"""`python -m generator` in conformance/ writes vectors/, index.json and the tables of
-`tables.py`; with `--check` it compares them with what it
-would write, and changes nothing. With `--publish` it also adds what is new to published.sha256: from then on it may
-not change or disappear."""
+"""`python -m generator` in conformance/ writes vectors/, index.json and the tables of `tables.py`. With `--check` it
+compares them with what it would write, and changes nothing. With `--publish` it also adds new files to
+published.sha256: from then on they may not change or disappear."""
 import argparse
 import sys
 

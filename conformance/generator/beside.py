@@ -1,7 +1,8 @@
-"""The members `minimal`, `routes` and `belongs` of the index. They stand beside the vectors' entries, which never change.
+"""The members `minimal`, `routes` and `belongs` of the index. They are separate from the entries of vectors, which
+never change.
 
-The Python reader says the first two, as a testee of another program: where a minimal chain reader (SPEC section 14) gives
-another answer than the vectors expect, and which routes a plan takes."""
+The Python reader computes the first two, as a testee of another program: where a minimal chain reader (SPEC section 14)
+gives another answer than the vectors expect, and which routes a plan takes."""
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from .model import State
 
 TESTEE = os.path.join(os.path.dirname(__file__), "..", "python", "testee.py")
 NOT_ASKED = {"accept", "partial", "routes-documents"}  # features
-# Refusals that came with an addition of 1.2. (The vectors were published without that feature.)
+# Refusals that an addition in 1.2 introduced. (The vectors were published without that feature.)
 BELONGS = {"signatures-1.2": "chains/trust/low-order-"}
 
 
@@ -30,7 +31,7 @@ def minimal(vectors):
     found = {}
     for vector, operation, answer in asked(chains, ("plan", "replay"), "--minimal"):
         expected = vector.expect[operation]
-        if answer["result"] == "valid":  # it never gives another result than a chain reader
+        if answer["result"] == "valid":  # a valid result is always that of a chain reader
             assert is_expected(answer, expected), answer
         elif answer["class"] != expected.get("class") or answer["rule"] != expected["rule"]:
             found.setdefault(vector.id, {})[operation] = {"class": answer["class"], "rule": answer["rule"]}
@@ -52,7 +53,7 @@ def is_expected(answer, expected):
 
 
 def asked(chains, operations, *options):
-    """(vector, operation, answer) for each of the operations that a vector has."""
+    """Yields (vector, operation, answer) for each of the operations that a vector has."""
     with tempfile.TemporaryDirectory() as folder:
         questions = [request for number, vector in enumerate(chains)
                      for request in requests(vector, operations, os.path.join(folder, str(number)))]
@@ -64,7 +65,7 @@ def asked(chains, operations, *options):
 
 
 def requests(vector, operations, folder):
-    """The requests to it: (vector, operation, request)."""
+    """Yields the requests about a vector: (vector, operation, request)."""
     chain, members = os.path.join(folder, "chain"), vector.members
     with tarfile.open(fileobj=io.BytesIO(vector.whole())) as archive:
         archive.extractall(chain, filter="tar")

@@ -1,5 +1,5 @@
-"""The parts of a link file (SPEC sections 4 to 7) as objects. `Link.encode` gives right lengths, checksums and digests,
-except for those fields that somebody has set to something else."""
+"""The parts of a link file (SPEC sections 4 to 7) as objects. `Link.encode` computes lengths, checksums and digests,
+except for fields that were set to something else."""
 import struct
 from dataclasses import dataclass, field
 
@@ -15,7 +15,8 @@ BITMAP = 32  # position parameter
 
 @dataclass
 class Stream:
-    """Section 5. `stored` None: as it is. The lengths in the directory can be set apart from the bytes."""
+    """Section 5. With `stored` None, the stream is stored as it is. The lengths in the directory can differ from those
+    of the bytes."""
     raw: bytes
     stored: bytes = None
     raw_length: int = None
@@ -58,8 +59,8 @@ def stream_names(lane_bytes, positions, values):
 
 @dataclass
 class Segment:
-    """Sections 6.1 and 7. `streams` has a Stream for every name but "table", which is made of `table` unless it is
-    there too; `stored` replaces all bytes of the segment."""
+    """Sections 6.1 and 7. `streams` has a Stream for every name except "table", which is made from `table` unless it is
+    there, too; `stored` replaces all bytes of the segment."""
     lane_bytes: int
     positions: int
     values: int
@@ -70,7 +71,7 @@ class Segment:
     coding: object = None
     stored_length: object = None
     crc: int = None
-    parts: list = field(default_factory=list)  # what it codes, as objects of coding.py; not in the file
+    parts: list = field(default_factory=list)  # the coded parts, as objects of coding.py; not in the file
 
     def stream(self, name):
         if name == "table" and "table" not in self.streams:
@@ -78,11 +79,11 @@ class Segment:
         return self.streams[name]
 
     def set_raw(self, name, raw):
-        """A new content for a stream, stored as it is."""
+        """Replaces the content of a stream, stored as it is."""
         self.streams[name] = Stream(bytes(raw))
 
     def compress(self, name, stored):
-        """A stored form; `stored` is a function of the raw bytes."""
+        """Replaces the stored form; `stored` is a function of the raw bytes."""
         self.streams[name] = Stream(self.stream(name).raw, stored(self.stream(name).raw))
 
     def names(self):
@@ -104,15 +105,15 @@ class Segment:
 
 @dataclass
 class Entry:
-    """A tensor entry (section 6.2). `digests`: what the index has of them for it, one for each piece, at least one; none for
-    a removal."""
+    """A tensor entry (section 6.2). `digests`: its digests in the index, one for each piece, at least one; none for a
+    removal."""
     name: object
     operation: object
     dtype: object = None  # Dtype, or a code
     shape: tuple = ()
     segments: list = field(default_factory=list)
     digests: list = field(default_factory=list)
-    dimensions: object = None  # their number, if a wrong one is wanted
+    dimensions: object = None  # their number, if it is to be wrong
     coded: list = field(default_factory=list)  # lanes of the tensor that some segment codes; not in the file
 
     def encode(self):
@@ -125,8 +126,8 @@ class Entry:
 
 @dataclass
 class Link:
-    """A link file. `index` and `index_stored` replace the index's raw and stored bytes; `header` holds fields that
-    differ from what the content says."""
+    """A link file. `index` and `index_stored` replace the index's raw and stored bytes; `header` has fields that differ
+    from the content."""
     base: State
     target: State
     metadata: list = field(default_factory=list)
@@ -165,7 +166,7 @@ class Link:
         return head + crc + stored + body + self.extension + self.tail
 
     def promised(self):
-        """The state digest that the base's tensors and the digests of the index lead to (R-APP-05)."""
+        """Returns the state digest that follows from the base's tensors and the digests of the index (R-APP-05)."""
         tensors = {name: (item.dtype, item.shape, len(item.data), item.digest())
                    for name, item in self.base.tensors.items()}
         for entry in self.entries:
@@ -176,7 +177,7 @@ class Link:
         return state_digest(tensors)
 
     def features(self):
-        """What a reader must know to read it."""
+        """Returns the features that a reader of the link must know."""
         found = set()
         for segment in self.segments:
             found.add("sparse" if segment.positions == SPARSE else "dense")

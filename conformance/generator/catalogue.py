@@ -1,4 +1,4 @@
-"""All modules that make vectors, in the order in which they run: good ones first, since bad ones are made of them."""
+"""All modules that make vectors, in the order in which they run: good ones first, since bad ones are made from them."""
 from . import links_valid_structure, links_valid_codings, links_valid_streams  # noqa: F401
 from . import links_valid_pieces, links_valid_twins, links_apply, links_layout, links_limits  # noqa: F401
 from . import links_extension, links_described, links_described_bits, links_pieces  # noqa: F401

@@ -1,6 +1,6 @@
 """Building blocks of chain vectors (SPEC sections 17 and 18): tiny states, stores, tar archives, expectations.
 
-Nothing here chooses a path: each vector says what a reader must find."""
+Nothing here chooses a path: each vector states what a reader must find."""
 import copy
 import tarfile
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ CHAIN = "chain.json"
 
 
 def numbers(name, number):
-    """A tensor of eight BF16 lanes, of which each number changes one more."""
+    """A tensor of eight BF16 lanes. Each number changes one more lane."""
     return {name: tensor("BF16", [0x3F80 + 64 * i + (i < number) for i in range(8)])}
 
 
@@ -61,11 +61,11 @@ def asset_name(data):
 
 
 class Symlink(str):
-    """A symbolic link in the place of an object; where it leads to."""
+    """A symbolic link in place of an object, with its target."""
 
 
 def step(base, target, size=None, **options):
-    """A link with one segment for each width of lane. `size`: filled up to that many bytes by metadata."""
+    """Returns a link with one segment for each lane width. With `size`, metadata fill it up to that many bytes."""
     bare = link(base, target)
     widths = {}
     for entry in bare.entries:
@@ -85,8 +85,8 @@ def step(base, target, size=None, **options):
 
 @dataclass
 class Route:
-    """`source`: a version, or None for nothing. `size`: of each of its links; `links`: others than the usual ones;
-    `named`: pairs of digest and size that the documents name, whatever files there are."""
+    """`source`: a version, or None for nothing. `size`: bytes of each of its links; `links`: other links than the usual
+    ones; `named`: pairs of digest and size that the documents name, whatever files exist."""
     source: object
     size: int = None
     links: list = None
@@ -94,21 +94,21 @@ class Route:
 
 
 class Chain:
-    """A store, with what is known of its versions. Vectors change `objects` at will."""
+    """A store, with facts about its versions. Vectors change `objects` at will."""
 
     def __init__(self, identifier=IDENTIFIER, metadata=None):
         self.document = chain_document(identifier, metadata)
         self.objects = {CHAIN: self.document}
         self.shards, self.commits, self.states, self.assets = {}, {}, {}, {}  # of each version
-        self.costs = {}  # (source, version): bytes of the files of the cheapest route that was made
+        self.costs = {}  # (source, version): bytes of the files of the cheapest route made so far
         self.features = set()
 
     def copy(self):
         return copy.deepcopy(self)
 
     def publish(self, shards, *routes, metadata=None, assets=None, replaced=()):
-        """The commit of the next version. `assets`: bytes by name. `replaced`: members of the document that get other
-        values."""
+        """Adds the commit of the next version. `assets`: bytes by name. `replaced`: members of the document that get
+        other values."""
         shards = [shards] if isinstance(shards, State) else shards
         version = len(self.commits)
         self.shards[version] = shards
@@ -127,7 +127,7 @@ class Chain:
         return self
 
     def put_routes(self, version, generation, *routes, metadata=None, replaced=()):
-        """A routes document, which lists all routes from then on."""
+        """Adds a routes document, which lists all routes from then on."""
         self.features.add("routes-documents")
         listed = in_order([self.route(version, one) for one in routes])
         self.objects[routes_name(version, generation)] = routes_document(
@@ -154,25 +154,26 @@ class Chain:
         return route(one.source, *named)
 
     def files(self, source, version):
-        """Names of the files of the usual route."""
+        """Returns the names of the files of the usual route."""
         bases = [EMPTY] * len(self.shards[version]) if source is None else self.shards[source]
         return [file_name(step(*pair).encode()) for pair in zip(bases, self.shards[version], strict=True)]
 
     def without(self, *names):
-        """A copy that lacks objects."""
+        """Returns a copy without these objects."""
         result = self.copy()
         for name in names:
             del result.objects[name]
         return result
 
     def with_object(self, name, data):
-        """A copy with an object added or replaced."""
+        """Returns a copy with an object added or replaced."""
         result = self.copy()
         result.objects[name] = data
         return result
 
     def with_document(self, name, data):
-        """A copy with a document replaced, and the digests of it in commits and routes documents, as far as they go."""
+        """Returns a copy with a document replaced, and its digests in commits and routes documents, as far as
+        possible."""
         result = self.with_object(name, data)
         old, new = digest(self.objects[name]), digest(data)
         for other, content in self.objects.items():
@@ -181,12 +182,13 @@ class Chain:
         return result
 
     def bytes_of(self, path, start):
-        """Bytes of all files of the usual routes along a path that begins at a held version or, None, at nothing."""
+        """Returns the bytes of all files of the usual routes along a path that begins at a held version or, with None,
+        at nothing."""
         return sum(self.costs[pair] for pair in zip([start, *path], path))
 
 
 def line(last):
-    """Versions 0 to `last` of one shard, each with a step from its parent."""
+    """Returns versions 0 to `last` of one shard, each with a step from its parent."""
     chain = Chain().publish(whole(0), None)
     for number in range(1, last + 1):
         chain.publish(whole(number), number - 1)
@@ -194,7 +196,7 @@ def line(last):
 
 
 def pairs(last):
-    """The same with two shards."""
+    """Like `line`, with two shards."""
     chain = Chain().publish(halves(0), None)
     for number in range(1, last + 1):
         chain.publish(halves(number), number - 1)
@@ -202,7 +204,7 @@ def pairs(last):
 
 
 def moved(chain, *names):
-    """A copy in which these objects lie in another folder, and links lead to them."""
+    """Returns a copy in which these objects are in another folder, with symbolic links to them."""
     result = chain.copy()
     for number, name in enumerate(names):
         result.objects[f"elsewhere/{number}"] = result.objects[name]
@@ -211,8 +213,8 @@ def moved(chain, *names):
 
 
 def tar(objects):
-    """A plain archive of regular files and symbolic links, the same for the same objects. Long names are as GNU tar
-    writes them."""
+    """Returns a plain archive of regular files and symbolic links, equal for equal objects. Long names have the form of
+    GNU tar."""
     out = b""
     for name, data in sorted(objects.items()):
         header = tarfile.TarInfo(name)  # mode 0644, no time, no owner
@@ -226,7 +228,7 @@ def tar(objects):
 
 @dataclass
 class Held:
-    """What a reader has. What is not said is as version `version` of the chain has it."""
+    """The held state of a reader. Members that are not given are those of version `version` of the chain."""
     version: int
     commit: str = None
     chain: str = None
@@ -235,7 +237,7 @@ class Held:
 
 
 def member_list(chain, held, take, **others):
-    """The members of the index's entry that say what is asked of a chain."""
+    """Returns the members of the index's entry for the questions about a chain."""
     found = {"version": others.pop("version")} | {name: value for name, value in others.items() if value is not None}
     if held is not None:
         version = held.version
@@ -256,7 +258,7 @@ def features_of(chain, held, accept, take, others, features):
 
 
 def part(shard, tensors):
-    """A shard with just the tensors that are taken."""
+    """Returns a shard with only the selected tensors."""
     kept = {name: item for name, item in shard.tensors.items() if tensors is None or name in tensors}
     if len(kept) == len(shard.tensors):
         return shard
@@ -264,7 +266,7 @@ def part(shard, tensors):
 
 
 def result(chain, version, take):
-    """What replay must give."""
+    """Returns the expected result of replay."""
     take = take or {}
     numbers = take.get("shards")
     shards = {str(number): part(chain.shards[version][number], take.get("tensors"))
@@ -283,11 +285,11 @@ def held_of(held):
 def good(id, chain, path, reason, *, head=None, version=None, held=None, size=None, rules=(), section="19",
          from_nothing=False, accept=None, take=None, set_bytes=None, coded_bytes=None, direct=None, trust=None,
          replay=True, features=()):
-    """A vector of a chain that leads where the reader wants to go. `path`: the cheapest. `head`: the version that the
-    reader gets, if it is not the last of the path. `size`: bytes of the path, if its routes are not the usual ones.
+    """A vector of a chain that leads to the wanted version. `path`: the cheapest. `head`: the version that the reader
+    gets, if it is not the last of the path. `size`: bytes of the path, if its routes are not the usual ones.
     `from_nothing`: the path does not begin at the held version. `take`: the shards and tensors that replay takes.
-    `direct`: the cheapest direct path is wanted. `trust`: whose versions the reader takes. `replay` False: there are
-    no files, so that it is not run."""
+    `direct`: the cheapest direct path is wanted. `trust`: the keys whose versions the reader takes. `replay` False:
+    replay is not run, because there are no files."""
     others = {"set_bytes": set_bytes, "coded_bytes": coded_bytes, "direct": direct, "trust": trust}
     head, held = path[-1] if head is None else head, held_of(held)
     size = chain.bytes_of(path, None if from_nothing or held is None else held.version) if size is None else size
@@ -301,7 +303,8 @@ def good(id, chain, path, reason, *, head=None, version=None, held=None, size=No
 
 def bad(id, chain, rule, twin, reason, *, path=None, size=None, version=None, held=None, section="19", accept=None,
         take=None, set_bytes=None, coded_bytes=None, direct=None, trust=None, replay=True, features=()):
-    """A vector of a chain that does not. `path`: that of the plan, which reads no files, if only replay fails."""
+    """A vector of a chain that does not lead to the wanted version. `path`: the path of the plan, which reads no files,
+    if only replay fails."""
     refusal, held = {"class": CLASSES[rule], "rule": rule}, held_of(held)
     others = {"set_bytes": set_bytes, "coded_bytes": coded_bytes, "direct": direct, "trust": trust}
     expect = {"plan": refusal} | ({"replay": refusal} if replay else {})
@@ -314,5 +317,5 @@ def bad(id, chain, rule, twin, reason, *, path=None, size=None, version=None, he
 
 
 def source(id):
-    """A copy of the chain of a valid vector."""
+    """Returns a copy of the chain of a valid vector."""
     return MADE[f"chains/{id}"].source.copy()

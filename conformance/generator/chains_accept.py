@@ -1,4 +1,4 @@
-"""Chains with two faults, in the order of section 19: steps 1 to 3, and what waits while a commit is
+"""Chains with two faults, in the order of section 19: steps 1 to 3, and failures that wait while a commit is
 accepted."""
 from .chains import CHAIN, Chain, Held, Route, bad, commit_name, digest, good, line, whole
 from .chains_held import OTHER, of, other
@@ -85,7 +85,7 @@ def order_of_commits():
     parents = chain.with_object(commit_name(2), fork.commits[2])
     yield bad("held/parent-below-a-gap", parents.with_object(commit_name(4), b"{}"), "R-CHN-04", "held/parent",
               "commit 3 does not follow commit 2, and commit 4 is damaged", held=1, version=4)
-    # Of commit h, which the one below does not fit, when a version below is wanted.
+    # Faults of commit h, which the commit below does not fit, when a version below is wanted.
     yield bad("held/above-fork-and-other-parent", chain.with_object(commit_name(3), line(1).publish(
         whole(2), 1, metadata={"run": "other"}).publish(whole(3), 2).commits[3]), "R-CHN-05",
         "held/above-the-wanted-version", "the held version was published anew, and does not follow the one before",
@@ -93,7 +93,7 @@ def order_of_commits():
     yield bad("held/above-renamed-and-other-commit", chain.with_object(commit_name(3), chain.objects[commit_name(4)]),
               "R-CHN-02", "held/above-the-wanted-version", "the held version's commit is that of another version",
               held=of(chain, 3), version=1)
-    # Others than commits.
+    # Faults other than those of commits.
     yield bad("held-otherwise/and-gone-back", line(1), "R-CHN-14", "held/at-the-head",
               "what is held is not what was recorded, but it still is version 2",
               held=Held(2, digest(line(2).commits[2]), digest(chain.document), [whole(0)]))
@@ -107,7 +107,7 @@ def order_of_commits():
 
 @makes_vectors
 def ties_from_a_held_version():
-    """Paths of as many bytes and routes: versions decide before places."""
+    """Paths with equal bytes and numbers of routes: versions decide before places."""
     start = Route(None, 500)
     chain = Chain().publish(whole(0), start).publish(whole(1), start, Route(0, 300)).publish(
         whole(2), Route(0, 300), Route(1, 800)).publish(whole(3), Route(1, 300), Route(2, 300))

@@ -112,7 +112,7 @@ def documents_with_unknown_keys():
 
 @makes_vectors
 def symbolic_links():
-    """Objects that a directory keeps elsewhere; what a read of the name gives is what counts."""
+    """Objects that a directory keeps elsewhere: only the result of reading the name counts."""
     def linked(id, store, path, reason, **others):
         return good(f"symbolic-links/{id}", store, path, reason, section="17.1", features=["symbolic-links"], **others)
     chain = line(2)

@@ -1,4 +1,4 @@
-"""Chains that show one decision each of section 19, which no vector showed before (see links_decisions.py)."""
+"""Chains that show one decision each of section 19 that no earlier vector showed (see links_decisions.py)."""
 from . import chains_in_place as in_place
 from .builder import PLANES
 from .chains import Chain, Held, Route, bad, commit_name, file_name, good, halves, line, pairs, routes_name, step, whole
@@ -14,7 +14,7 @@ STRANGER = "ab" * 32
 
 @makes_vectors_since("1.2")
 def what_is_held_stays():
-    """A path fails after it has changed lanes; the next one begins with what is held, and none with nothing."""
+    """A path fails after it has changed lanes. The next path begins with the held version, and not with nothing."""
     lanes = [0x3F83 + 64 * i for i in range(8)]
     wrong = State("chain-lanes", whole(1).tensors | {"weight": tensor("BF16", lanes)})
     lie = wrong_lanes(step(whole(0), whole(1)), step(whole(0), wrong))
@@ -44,14 +44,14 @@ def what_is_held_stays():
 
 
 def skipped(*steps, wanted=3):
-    """Versions 0 to 2 in steps; the one wanted by a skip from 0, which is cheap, and by other routes."""
+    """Versions 0 to 2 in steps; the wanted version by a skip from 0, which is cheap, and by other routes."""
     chain = line(wanted - 1)
     return chain.publish(whole(wanted), Route(0, 300), *steps)
 
 
 @makes_vectors_since("1.2")
 def commits_below_what_is_held():
-    """A path from nothing needs the commits from where it begins, also of a reader that holds a later version."""
+    """A path from nothing needs the commits from its beginning on, even for a reader that holds a later version."""
     dear = Route(2, DEAR)
     yield good("below-held/skip", skipped(dear), [0, 3], "a skip over what is held costs less than the step", held=2,
                from_nothing=True)
@@ -74,7 +74,7 @@ def commits_below_what_is_held():
                   f"the only path skips what is held, and a commit below {reason}", held=2)
 
     def strange(version, *steps):
-        """The commit of a version has a parent that nobody knows; those above fit."""
+        """The commit of a version has an unknown parent; the commits above it fit."""
         chain = Chain()
         for number in range(3):
             routes = [None if number == 0 else number - 1]
@@ -86,7 +86,7 @@ def commits_below_what_is_held():
                    f"a skip over what is held costs less than the step, but {reason}", held=2, rules=["R-CHN-04"])
         yield bad(f"below-held/{id}-alone", strange(version), "R-CHN-04", "below-held/skip",
                   f"the only path skips what is held, and {reason}", held=2)
-    # An older version is wanted, so no path begins with what is held.
+    # An older version is wanted, so no path begins with the held one.
     for id, steps in (("", [Route(None, DEAR)]), ("-alone", [])):
         chain = line(2).publish(whole(3), Route(0, 300), *steps).publish(whole(4), 3).without(commit_name(1))
         reason = "a version below the held one is wanted, and a commit below that is missing"
@@ -118,7 +118,7 @@ def parent_of_what_is_held():
 
 @makes_vectors_since("1.2")
 def routes_that_fail():
-    """One route of one document fails; the version that it comes from may still be reached."""
+    """One route of one document fails; the version that it starts from may still be reached."""
     two = {source: Route(source, named=[(f"{source:064x}", 1)] * 2) for source in (0, 1)}
     for id, chain, path, reason in (
             ("", line(1).put_routes(1, 1, two[0], 0), [0, 1], "the smaller of two routes from version 0 has two files for "
@@ -170,7 +170,7 @@ def costs_of_53_bits():
 
 @makes_vectors_since("1.2")
 def ties():
-    """Routes of one size: the digests of their files decide which stands first, and that one is taken."""
+    """Routes of equal size: the digests of their files decide which is first, and a reader takes that one."""
     def filled(base, target, letter):
         file = step(base, target, 500)
         file.metadata = [("", letter * len(file.metadata[0][1]))]
@@ -197,7 +197,7 @@ def ties():
 
 @makes_vectors_since("1.2")
 def generation_0():
-    """Generations count from 1 (section 17.1), so what has that name is no object of the chain."""
+    """Generations count from 1 (section 17.1), so an object with the name of generation 0 is not part of the chain."""
     cheap, name = Route(None, named=named(1)), routes_name(1, 0)
     chain, pruned = line(1), line(1).put_routes(0, 1)
     of_1 = chain.put_routes(1, 1, cheap).objects.pop(routes_name(1, 1))

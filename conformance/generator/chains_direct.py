@@ -1,5 +1,5 @@
-"""The cheapest direct path (SPEC section 19), by the key that names direct routes (section 18). It is a hint, and
-only *plan* looks at it; there are no files."""
+"""The cheapest direct path (SPEC section 19), by the key that names direct routes (section 18). The key is a hint, and
+only *plan* reads it; there are no files."""
 from .chains import Chain, Route, bad, commit_name, good, whole
 from .chains_routes import named
 from .registry import makes_vectors
@@ -8,7 +8,7 @@ KEY = "deltachain.direct"
 
 
 def made(*versions):
-    """Of each version the routes, pairs of source and size, and the value of the key, if there is one."""
+    """For each version its routes, pairs of source and size, and the value of the key, if it has one."""
     chain = Chain()
     for number, (routes, *mark) in enumerate(versions):
         chain.publish(whole(number), *(Route(start, named=named(size, number=100 * number + place))
@@ -56,7 +56,8 @@ def marks():
 
 @makes_vectors
 def values_of_another_form():
-    """Any other value is as no key: the smaller route is taken, though each of these could be read as the number 1."""
+    """Any other value counts as no key: a reader takes the smaller route, though each of these could be read as the
+    number 1."""
     for id, mark, reason in (
             ("empty", "", "the empty text"), ("leading-zero", "01", "a leading zero"), ("space-before", " 1",
                                                                                         "a space before"),

@@ -1,5 +1,5 @@
-"""Valid chains in which something fails and another way leads to the same state, and stores that were left in the
-midst of a publish, of maintenance or of a prune (SPEC sections 19 to 21)."""
+"""Valid chains in which something fails and another path leads to the same state, and stores in the middle of a
+publish, of maintenance or of a prune (SPEC sections 19 to 21)."""
 from .chains import Chain, Route, commit_name, file_name, good, halves, line, pairs, routes_name, source, step, whole
 from .links_layout import KEY, ONE_FILE
 from .primitives import Raw
@@ -12,7 +12,7 @@ def damaged(data):
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-# What may happen to a file: a function of its bytes (None: it is gone), and how a reader calls it.
+# Possible damage to a file: a function of its bytes (None: the file is missing), with a reader's words for it.
 DAMAGES = (("missing", None, "R-CHN-09", "is missing"), ("damaged", damaged, "R-CHN-10", "has a flipped bit"),
            ("cut-off", lambda data: data[:CUT_OFF], "R-CHN-10", "ends early"),
            ("longer", lambda data: data + b"\0", "R-CHN-10", "has a byte more"),
@@ -20,12 +20,12 @@ DAMAGES = (("missing", None, "R-CHN-09", "is missing"), ("damaged", damaged, "R-
 
 
 def spoilt(chain, name, how):
-    """A copy in which something has happened to a file."""
+    """Returns a copy in which a file is damaged or missing."""
     return chain.without(name) if how is None else chain.with_object(name, how(chain.objects[name]))
 
 
 def broken_links(base, target, other):
-    """Links from base to target that are refused: id, bytes, rule, reason."""
+    """Yields links from base to target that are refused: id, bytes, rule, reason."""
     crc = step(base, target)
     crc.segments[0].crc = 0
     value = step(base, target)
@@ -131,7 +131,7 @@ def commits():
 
 
 def stages(chain, objects):
-    """Copies of the chain, to which the objects are added one after another: {} first."""
+    """Yields copies of the chain to which the objects are added one after another, {} first."""
     for count in range(len(objects) + 1):
         stage = chain.copy()
         stage.objects |= dict(objects[:count])

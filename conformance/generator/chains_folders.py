@@ -72,7 +72,7 @@ def limits_of_assets():
 
 @makes_vectors
 def coded_bytes():
-    """As `links_of_other_kinds` has it for the bytes of set tensors."""
+    """Like `links_of_other_kinds`, which is about the bytes of set tensors."""
     states = [State(f"chain-codes-{number}", {name: tensor("U8", b"12345678") for name in "abc"[:number + 1]})
               for number in range(3)]
     chain = Chain().publish(states[0], None).publish(states[1], 0).publish(states[2], None, 1)
@@ -102,7 +102,7 @@ def reserved_names():
 
 @makes_vectors
 def layouts_in_folders():
-    """Links with layouts whose files lie in folders; `replay` writes each shard as one file all the same."""
+    """Links with layouts whose files are in folders; `replay` writes each shard as one file all the same."""
     def state(number):
         return State(f"chain-folders-{number}", {name: tensor("U8", [number, 1]) for name in (
             "text_encoder/w", "text_encoder_2/w", "w")})

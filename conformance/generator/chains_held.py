@@ -1,5 +1,5 @@
-"""Readers that hold a version: another chain, a store that has gone back, an older version by number, and what is held
-but not as recorded (SPEC section 19). *Accept* names the commit of a step back."""
+"""Readers that hold a version: another chain, a store that was rolled back, an older version by number, and a held
+state that is not as recorded (SPEC section 19). *Accept* names the commit of a rollback."""
 from .chains import CHAIN, Chain, Held, Route, bad, commit_name, digest, good, halves, line, pairs, source, whole
 from .documents import chain_document
 from .registry import makes_vectors
@@ -8,7 +8,7 @@ OTHER = "ffeeddccbbaa99887766554433221100"
 
 
 def other(last, identifier=OTHER, metadata=None):
-    """Another chain of the same states."""
+    """Another chain with the same states."""
     chain = Chain(identifier, metadata).publish(whole(0), None)
     for number in range(1, last + 1):
         chain.publish(whole(number), number - 1)
@@ -16,7 +16,7 @@ def other(last, identifier=OTHER, metadata=None):
 
 
 def of(chain, version):
-    """What a reader of this chain has."""
+    """Returns what a reader of this chain holds."""
     return Held(version, digest(chain.commits[version]), digest(chain.document), chain.shards[version])
 
 
@@ -148,7 +148,7 @@ def accepted():
 
 @makes_vectors
 def older_by_number():
-    """Commits between the version wanted and the one held are checked, then the path begins at nothing."""
+    """Commits between the wanted version and the held one are checked; then the path begins at nothing."""
     chain, twin = line(3), "held/above-the-wanted-version"
     yield good("held/far-above-the-wanted-version", chain, [0], "version 0 is wanted, 3 is held", held=3, version=0,
                from_nothing=True)
@@ -182,7 +182,7 @@ def older_by_number():
 
 @makes_vectors
 def held_otherwise():
-    """What the reader has is not what commit h names: paths that begin with it are ruled out."""
+    """The reader does not hold what commit h names: paths that begin with it are ruled out."""
     def of_one(*shards):
         return Held(1, shards=list(shards))
     chain = line(2)

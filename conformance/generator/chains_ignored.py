@@ -1,4 +1,4 @@
-"""What the additions of 1.1 and 1.2 put into a chain, for readers that know none of them, or are not asked to use them."""
+"""Additions of 1.1 and 1.2 in a chain, for readers that know none of them, or are not asked to use them."""
 from . import chains
 from .chains import Route, whole
 from .chains_in_place import KEY, begun, route
@@ -14,7 +14,7 @@ def good(id, chain, path, reason, section="22", **more):
 
 @makes_vectors_since("1.2")
 def additions():
-    """None of these has the feature of an addition."""
+    """None of these vectors has the feature of an addition."""
     key = names(NAMED)
     yield good("layouts", line(key, key), [0, 1], "commits name the digest of the layout")
     yield good("other-layouts", line(names(OTHER), names(OTHER)), [0, 1],

@@ -1,5 +1,5 @@
-"""Following a chain in place (SPEC section 24.6): what is held is memory (R-SUM-07), and only routes of commits are taken
-(R-SUM-08)."""
+"""Following a chain in place (SPEC section 24.6): the held state is memory (R-SUM-07), and only routes of commits are
+used (R-SUM-08)."""
 from . import chains
 from .builder import DENSE, PLANES
 from .chains import Chain, Held, Route, halves, step, whole
@@ -17,18 +17,18 @@ def local(base, target, fill=0):
 
 
 def route(source, version, shards=whole, fill=0):
-    """A local one, from a version."""
+    """A local route, from a version."""
     pairs = zip(*([one] if isinstance(one, State) else one for one in (shards(source), shards(version))))
     return Route(source, links=[local(*pair, fill) for pair in pairs])
 
 
 def snapshot(version):
-    """One that is dear: what is held is nearer."""
+    """A snapshot that is so large that the held version is nearer."""
     return Route(None, links=[leads(EMPTY, whole(version), fill=DEAR)])
 
 
 def compact(source, version):
-    """Smaller than a local one: without sums."""
+    """A compact route, smaller than a local one: without sums."""
     return Route(source, links=[step(whole(source), whole(version), positions=DENSE, values=PLANES)])
 
 
@@ -37,7 +37,7 @@ def begun():
 
 
 def good(id, chain, path, reason, *, held=0, refused=None, **more):
-    """`refused`: what a reader in place answers; others take the path."""
+    """`refused`: the answer of a reader in place; other readers take the path."""
     one = chains.good(f"in-place/{id}", chain, path, reason, section="24.6", held=held, features=["in-place"], **more)
     one.expect["replay-in-place"] = refused or one.expect["replay"]
     if refused and refused["rule"]:
@@ -77,7 +77,7 @@ def refused():
 
 @makes_vectors_since("1.2")
 def memory():
-    """R-SUM-07: all of the memory is compared, also what no link touches."""
+    """R-SUM-07: all memory is compared, including memory that no link touches."""
     chain = begun().publish(whole(1), route(0, 1), metadata={KEY: "0"})
     for id, changed, reason in (
             ("coded-lane", {"weight": tensor("BF16", [0x3F80 + 64 * i + (i < 1) for i in range(8)])},
@@ -92,7 +92,7 @@ def memory():
 
 @makes_vectors_since("1.2")
 def strangers():
-    """R-SUM-08: whoever writes a routes document can name any lanes with fitting sums."""
+    """R-SUM-08: a writer of a routes document can name any lanes with fitting sums."""
     honest = route(0, 1, fill=DEAR)
     lanes = [0x3F80 + 64 * i + 5 * (i < 1) for i in range(8)]
     wrong = State("chain-in-place-stranger", whole(1).tensors | {"weight": tensor("BF16", lanes)})

@@ -1,4 +1,4 @@
-"""Chains that do not lead where the reader wants to go (SPEC section 19): one defect each, and no other path."""
+"""Chains that do not lead to the wanted version (SPEC section 19): one defect each, and no other path."""
 from .chains import CHAIN, Chain, Route, bad, commit_name, digest, good, halves, line, numbers, pairs, source
 from .chains import step, thirds, union, whole
 from .chains_fallback import DAMAGES, broken_links, damaged, spoilt
@@ -98,7 +98,7 @@ def wrong_head():
 
 
 def fork():
-    """Two chains of the same states, whose commits differ from version 1 on."""
+    """Two chains with the same states, whose commits differ from version 1 on."""
     chains = []
     for run in ("ours", "theirs"):
         chain = Chain().publish(whole(0), None)
@@ -127,7 +127,7 @@ def held():
 
 @makes_vectors
 def held_with_a_snapshot_above():
-    """What a reader finds between the version that it holds and the one wanted is final, whatever path there is."""
+    """A defect between the held version and the wanted one is final, whatever paths there are."""
     def chain(run, **of_2):
         result = Chain().publish(whole(0), None).publish(whole(1), 0, metadata={"run": run})
         return result.publish(whole(2), 1, **of_2).publish(whole(3), None, 2)
@@ -165,7 +165,7 @@ def no_way():
 
 @makes_vectors
 def routes_documents():
-    """The head has a snapshot in its routes document only; what its commit names has been pruned."""
+    """The head has a snapshot in its routes document only; the files that its commit names have been pruned."""
     def pruned():
         return line(2).put_routes(0, 1).put_routes(1, 1)
 
@@ -326,7 +326,7 @@ def results():
 
 @makes_vectors
 def beginning():
-    """A publisher that stopped before the first commit."""
+    """A publisher stopped before the first commit."""
     twin = "recovery/begin-4"
     chain = source(twin)
     names = [CHAIN, *chain.files(None, 0)]

@@ -10,29 +10,29 @@ NAME = "model.safetensors"
 NAMED, OTHER = files(file(NAME)), files(file(NAME, metadata={"format": "pt"}))
 SPLIT = files(file("a.safetensors", ["bias"]), file("b.safetensors", ["weight"]))
 RULES = ["R-LAY-03"]
-DEAR = 900  # bytes that are of no use
+DEAR = 900  # bytes of padding
 
 
 def names(*layouts):
-    """Metadata of a commit."""
+    """Returns the metadata of a commit with these layouts."""
     return {"deltachain.layouts": " ".join(digest(layout.encode()) for layout in layouts)}
 
 
 def leads(base, target, layout=None, fill=0):
-    """A link that states a layout. `fill`: bytes that it has more than it needs."""
+    """A link that states a layout. `fill`: bytes of padding."""
     made = step(base, target)
     made.metadata = [("", "." * fill)] * (fill > 0) + [(KEY, layout)] * (layout is not None)
     return made
 
 
 def route(source, version, layout=None, fill=0):
-    """To a version of `whole`."""
+    """A route to a version of `whole`."""
     return Route(source, links=[leads(EMPTY if source is None else whole(source), whole(version), layout, fill)])
 
 
 def line(*keys, layout=NAMED):
-    """A version for each key, the first of which states this layout; each of the others is carried over. A key of None
-    is none."""
+    """A version for each key. The first states this layout, which is carried over to the others. A key of None means no
+    key."""
     chain = Chain()
     for number, key in enumerate(keys):
         first = route(None, 0, layout) if number == 0 else route(number - 1, number)
@@ -49,7 +49,7 @@ def good(id, chain, path, layouts, reason, *, section="25.2", features=(), **mor
 
 
 def bad(id, chain, path, twin, reason, *, rule="R-LAY-03", section="25.2", **more):
-    """The plan succeeds: it looks at no layout."""
+    """The plan succeeds: it does not read layouts."""
     return chains.bad(f"layouts/{id}", chain, rule, f"layouts/{twin}", reason, path=path, section=section,
                       features=["layout", "layouts"], **more)
 

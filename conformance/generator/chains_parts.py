@@ -1,5 +1,4 @@
-"""Readers that take some shards or some tensors (SPEC section 19.3): what they prove like any other, and what they do
-not look at."""
+"""Readers that take some shards or some tensors (SPEC section 19.3): what they must prove, and what they ignore."""
 from .builder import PATCH, SMALL, SPARSE
 from .chains import Chain, Held, Route, bad, good, halves, line, pairs, source, step, thirds, union, whole
 from .chains_fallback import broken_links
@@ -88,7 +87,7 @@ def tensors():
 
 
 def bias_spoilt(change):
-    """A chain whose second link has a fault in the segment of `bias` alone."""
+    """A chain whose second link has a fault in the segment of `bias` only."""
     spoiled = step(whole(0), whole(1))
     change(spoiled.segments[1])
     assert spoiled.entries[0].name == "bias" and spoiled.entries[0].segments == [2]
@@ -97,7 +96,7 @@ def bias_spoilt(change):
 
 @makes_vectors
 def segments():
-    """Segments that hold nothing of what is taken are not read."""
+    """Segments without selected tensors are not read."""
     def crc(segment):
         segment.crc = 0
 
@@ -118,7 +117,7 @@ def segments():
 
 @makes_vectors
 def promises():
-    """Steps 1 to 7 are done in full, whatever is taken."""
+    """Steps 1 to 7 are done in full, whatever is selected."""
     names = ("weight", "bias")
 
     def both(id, chain, rule, reason, features=()):
@@ -158,7 +157,7 @@ def promises():
 
 @makes_vectors_since("1.2")
 def tensors_that_go():
-    """The tensor taken is not there any more in the version wanted; its segment is checked all the same."""
+    """The wanted version does not have the selected tensor any more; its segment is checked all the same."""
     first = State("chain-parts-goes", whole(0).tensors | {"gone": tensor("U8", b"abcd")})
     second = first.changed("chain-parts-goes-next", gone=tensor("U8", b"abXd"))
     for id, change in (("", None), ("-segment", lambda segment: setattr(segment, "crc", 0))):

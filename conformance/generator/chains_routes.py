@@ -81,7 +81,7 @@ def one_of_two_fails():
 
 @makes_vectors
 def routes_not_files():
-    """A route that fails rules out nothing else: its file may fit elsewhere."""
+    """A route that fails rules out nothing else: its file may fit in another one."""
     fits = step(whole(1), whole(2))
     chain = line(1).publish(whole(2), Route(0, links=[fits]), Route(1, links=[fits]))
     yield good("fallback/file-fits-elsewhere", chain, [0, 2],
@@ -112,7 +112,7 @@ def routes_not_files():
 
 @makes_vectors
 def below_what_is_held():
-    """Routes documents count for every version on a path, also below the held one."""
+    """Routes documents count for every version on a path, including versions below the held one."""
     def chain(*of_1):
         result = Chain().publish(whole(0), Route(None, 300)).publish(whole(1), *of_1).publish(whole(2), Route(1, 300))
         return result.publish(whole(3), Route(1, 300), Route(2, 700))
@@ -153,7 +153,7 @@ def below_what_is_held():
 
 @makes_vectors
 def final_failures():
-    """R-CHN-12 is the commit's fault: it is said at once, whatever else failed before or is left to try."""
+    """R-CHN-12 is the commit's fault: it is reported at once, whatever else failed before or could still be tried."""
     wrong = {"state": union(halves(1)).digest().hex()}
     twin = "valid/two-shards"
     chain = Chain().publish(halves(0), *(Route(None, links=[step(EMPTY, half, size) for half in halves(0)])
@@ -169,13 +169,13 @@ def final_failures():
 
 
 def named(*sizes, number=0):
-    """A route's files that are not there."""
+    """Files of a route that do not exist."""
     return [(f"{number:064x}", size) for size in sizes]
 
 
 @makes_vectors
 def worked_chain():
-    """The table of section 19.2; there are no files, so only *plan* is asked."""
+    """The table of section 19.2; there are no files, so only *plan* is run."""
     def made():
         chain = Chain()
         for version, routes in enumerate(([(None, 1000)], [(0, 40)], [(None, 1000), (1, 40)], [(2, 40)],
@@ -202,7 +202,7 @@ def worked_chain():
 
 @makes_vectors
 def beyond_64_bits():
-    """32 steps of 64 files, 2^64 bytes together and some more: in 64 bits they seem to cost next to nothing."""
+    """32 steps of 64 files, 2^64 bytes together and some more: in 64 bits their cost seems tiny."""
     shards = [EMPTY] * 64
     sizes = [2048 + 1000] + [1] * 63
     chain = Chain().publish(shards, Route(None, named=named(*sizes)))
@@ -218,7 +218,7 @@ def beyond_64_bits():
 
 @makes_vectors
 def one_route_beyond_64_bits():
-    """The same in one route, so that also who searches backwards, and returns with the first path, sees it."""
+    """The same in one route, for readers that search backwards and return the first path."""
     count = 2050
     sizes = [MOST] * 2048 + [3000] * 2
     small = named(*[131] * count)

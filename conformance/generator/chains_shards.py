@@ -1,4 +1,4 @@
-"""Readers that take some shards or some tensors: shards that are not there (SPEC section 19, R-CHN-17), and what a
+"""Readers that take some shards or some tensors: shards that do not exist (SPEC section 19, R-CHN-17), and what a
 reader of tensors does with files, parts and assets (section 19.3)."""
 from .builder import SMALL, SPARSE
 from .chains import CHAIN, Chain, Held, Route, asset_name, bad, commit_name, digest, file_name, good, halves, line
@@ -67,7 +67,7 @@ def shards_that_are_not_there_and_other_faults():
             ("parent-below", chain.with_object(commit_name(1), b"{}"), "a commit below is damaged"),
             ("pruned", pairs(2).put_routes(2, 1), "no route is left")):
         path = [0, 1, 2] if id == "file" else None
-        if path is None:  # no path for *plan*, which knows nothing of shards
+        if path is None:  # no path for *plan*, which knows no shards
             rule = {"commit-below": "R-CHN-03", "parent-below": "R-DOC-01", "pruned": "R-CHN-08"}[id]
             vector = bad(f"parts/no-shard-then-{id}", store, rule, TWIN,
                          f"a shard that is not there comes before the paths: {reason}", take=two)
@@ -90,7 +90,7 @@ def shards_that_are_not_there_and_other_faults():
 
 @makes_vectors
 def held_parts():
-    """Of what is held, the table of each shard that is taken counts, and the number of all."""
+    """Only the tables of the selected shards of the held state count, and the number of all its shards."""
     chain = pairs(2).put_routes(0, 1).put_routes(1, 1)
     for id, shards in (("second", [halves(1)[0], halves(2)[1]]), ("second-empty", [halves(1)[0], EMPTY])):
         held = Held(1, shards=shards)
@@ -128,14 +128,14 @@ def sizes_of_files():
 
 @makes_vectors
 def members_of_other_parts():
-    """A segment with parts of two tensors, of which one counts other members than its base has (step 8.5)."""
+    """A segment with parts of two tensors, one of which counts other members than its base has (step 8.5)."""
     states = [State(f"chain-members-{number}",
                     {name: tensor("BF16", [64 * i + (number if i == 5 else 0) for i in range(8)])
                                                 for name in "ab"}) for number in range(2)]
     for id, parameters, rule in (("bitmap", (32, 32), "R-POS-02"), ("gaps", (0, 0), "R-POS-01")):
         file = link(*states, Plan(SPARSE, SMALL, parameters=parameters, widths=(1, 1), thresholds=[1]))
         segment = file.segments[0]
-        if id == "bitmap":  # all lanes of b are said to be in context 0, where nothing else tells
+        if id == "bitmap":  # all lanes of b are stated to be in context 0, where nothing else shows the fault
             _increments, counts = segment.table.parts[1]
             segment.table.parts[1] = ([256], counts)
         else:

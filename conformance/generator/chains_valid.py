@@ -73,7 +73,7 @@ def states():
 
 
 def many_paths():
-    """Forty versions of one state, each with routes from the three before it."""
+    """Forty versions of one state, each with routes from the previous three."""
     chain = Chain().publish(whole(0), None)
     for number in range(1, 40):
         chain.publish(whole(0), *range(max(0, number - 3), number))
@@ -107,7 +107,7 @@ def shards():
 @makes_vectors
 def ties():
     def sized(*routes):
-        """Versions with routes of given sizes: for each version pairs of source and size."""
+        """Versions with routes of given sizes: pairs of source and size for each version."""
         chain = Chain()
         for number, pairs_ in enumerate(routes):
             chain.publish(whole(number), *(Route(*pair) for pair in pairs_))
@@ -154,7 +154,7 @@ def routes_documents():
                "a routes document of a version that has no commit means nothing")
 
 
-# What makes a routes document of version 2 unusable: replaced members, or a change of its bytes.
+# Ways to make a routes document of version 2 unusable: replaced members, or a change of its bytes.
 UNUSABLE = (
     ("newline", lambda data: data + b"\n", "a newline at the end"),
     ("newer", lambda data: data.replace(b'"deltachain":1', b'"deltachain":2'), "a document of a newer version"),

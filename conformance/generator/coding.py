@@ -1,4 +1,4 @@
-"""Codings (SPEC sections 7 and 8): from two states and a choice of codings to a link."""
+"""Codings (SPEC sections 7 and 8): makes a link from two states and a choice of codings."""
 from dataclasses import dataclass, field
 
 from .builder import ABSOLUTE, BITMAP, DENSE, PATCH, PLANES, REMOVE, SET, SMALL, SPARSE, Entry, Link, Segment, Stream
@@ -11,8 +11,8 @@ CHUNK = 1 << 12
 
 @dataclass
 class Plan:
-    """One segment. `pieces` are (tensor name, number of the piece); None: all that change.
-    `thresholds` and `coded` (lanes) hold for all parts, or for each by its (name, piece)."""
+    """One segment. `pieces` are (tensor name, number of the piece); None: all pieces that change. `thresholds` and
+    `coded` (lanes) apply to all parts, or by (name, piece) to each."""
     positions: int = SPARSE
     values: int = ABSOLUTE
     pieces: list = None
@@ -36,8 +36,8 @@ class Part:
 
 
 def link(base, target, *plans, metadata=(), listed=(), operations=None, removed=()):
-    """A link whose segments follow the plans. `listed` entries are there although nothing changes, `removed` ones
-    although the base has no such tensor; `operations` overrides patch and set."""
+    """Returns a link whose segments follow the plans. `listed` entries are there although nothing changes, `removed`
+    ones although the base has no such tensor; `operations` overrides patch and set."""
     entries = {}
     for name in sorted({*base.tensors, *target.tensors, *removed}, key=text_bytes):
         old, new = base.tensors.get(name), target.tensors.get(name)
@@ -74,7 +74,7 @@ def chosen(value, name, piece):
 
 
 def piece_bytes(base, target, entry, piece):
-    """A piece before and after; a set tensor starts as zeros."""
+    """Returns a piece before and after; a set tensor starts as zeros."""
     new = target.tensors[entry.name].data[piece * PIECE:(piece + 1) * PIECE]
     if entry.operation == SET:
         return bytes(len(new)), new
@@ -124,7 +124,7 @@ def exponent(dtype, value):
 
 
 def members(dtype, thresholds, lanes):
-    """Numbers of the lanes of each context (section 7.1). Without thresholds, the lanes do not matter."""
+    """Returns the numbers of the lanes of each context (section 7.1). Without thresholds, the lanes do not matter."""
     if not thresholds:
         return [range(len(lanes))]
     found = [[] for _ in range(len(thresholds) + 1)]
@@ -134,7 +134,7 @@ def members(dtype, thresholds, lanes):
 
 
 def divide(part, dense):
-    """Ranks and lanes of the coded members of each context."""
+    """Adds ranks and lanes of the coded members of each context."""
     width = part.dtype.lane_bytes
     lanes = len(part.new) // width
     wanted = set(part.coded)
@@ -169,7 +169,7 @@ def position_streams(streams, parameter, parts, context):
 
 
 def key(dtype, value):
-    """Section 8.3: the place of a lane on the line of its dtype."""
+    """Returns the position of a lane on the line of its dtype (section 8.3)."""
     top = 1 << (8 * dtype.lane_bytes - 1)
     return value ^ (top - 1) if dtype.sign_magnitude and value & top else value
 

@@ -1,18 +1,18 @@
-"""Documents of a chain (SPEC section 18): how they are written, and the vectors of single documents.
+"""Documents of a chain (SPEC section 18): their text form, and the vectors of single documents.
 
-Invalid ones are valid ones with one run of bytes replaced by another."""
+Invalid documents are valid ones in which one run of bytes is replaced."""
 import json
 
 from .links import CLASSES
 from .registry import MADE, Vector, makes_vectors
 
 SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-LEAST, LIMIT = 1 << 24, 1 << 26  # bytes that every reader reads, and that no document may exceed
+LEAST, LIMIT = 1 << 24, 1 << 26  # bytes that every reader supports, and that no document may exceed
 MOST = 2**53 - 1  # the highest integer
 
 
 def text(value):
-    """A value in its one form. Members of a dict keep their order."""
+    """Returns the canonical text of a value. Members of a dict keep their order."""
     if value is None:
         return "null"
     if isinstance(value, dict):
@@ -36,7 +36,7 @@ def size_of(route):
 
 
 def in_order(routes):
-    """As R-DOC-04 wants them."""
+    """Sorts routes as R-DOC-04 requires."""
     return sorted(routes, key=lambda route: (-1 if route["from"] is None else route["from"], size_of(route),
                                              [file["digest"] for file in route["files"]]))
 
@@ -64,7 +64,7 @@ def routes_document(version, generation, commit, routes, metadata=None, replaced
                  "routes": routes, "metadata": ascending(metadata or {})} | dict(replaced)).encode()
 
 
-# Digests that stand for no particular bytes.
+# Digests of no particular bytes.
 PARENT, STATE, LEFT, RIGHT, FILE, OTHER, COMMIT = (f"{number:02x}" * 32 for number in (
     0x1a, 0x2b, 0x3c, 0x4d, 0x5e, 0x6f, 0x70))
 SNAPSHOT, STEP = route(None, (FILE, 1234)), route(6, (OTHER, 200))
@@ -146,7 +146,7 @@ def valid_metadata():
 
 
 def grown(vector, length):
-    """The value `v` is repeated until the file is so long."""
+    """Repeats the value `v` until the file has this length."""
     assert vector.file.count(b'"v"') == 1
     vector.members = vector.members | {"grown": {"at": vector.file.index(b'"v"') + 1, "length": length}}
     return vector
@@ -160,7 +160,7 @@ def bad(group, id, twin, file, rule, reason):
 
 
 def spoilt(group, rule, rows):
-    """Rows of id, twin, what is replaced (it is there once), its replacement, reason."""
+    """Rows of id, twin, the replaced bytes (which occur once), their replacement, reason."""
     for id, twin, old, new, reason in rows:
         file = MADE[f"documents/valid/{twin}"].file
         old, new = (item.encode() if isinstance(item, str) else item for item in (old, new))

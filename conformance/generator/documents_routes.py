@@ -3,11 +3,11 @@ from .documents import COMMIT, FILE, LEFT, MOST, OTHER, RIGHT, commit, good, in_
 from .documents import spoilt, text
 from .registry import makes_vectors
 
-SHARDS = 2050  # as many of the longest files are more than 2^64 bytes
+SHARDS = 2050  # so many files of maximum length are more than 2^64 bytes
 
 
 def rule(id, kind, routes, reason):
-    """A valid document with these routes, and one in which each pair of neighbours has changed places."""
+    """A valid document with these routes, and one for each pair of neighbours that is swapped."""
     assert routes == in_order(routes), id
     ids = [LEFT, RIGHT][:len(routes[0]["files"])]
     document = commit(7, shards=ids, routes=routes) if kind == "commit" else routes_document(7, 1, COMMIT, routes)

@@ -1,5 +1,5 @@
-"""zstd frames (RFC 8878). `frame` makes one by hand out of raw and RLE blocks, whose bytes depend on no library;
-`compressed` is what a real compressor writes."""
+"""zstd frames (RFC 8878). `frame` makes one by hand from raw and RLE blocks, whose bytes do not depend on a library;
+`compressed` is the output of a real compressor."""
 import zstandard
 
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -17,7 +17,7 @@ def blocks(data, largest=LARGEST_BLOCK):
 
 
 def joined(pieces):
-    """Blocks of (type, size, content), the last one marked as such."""
+    """Joins blocks of (type, size, content). The last one is marked as such."""
     return b"".join(block(*piece, last=number == len(pieces)) for number, piece in enumerate(pieces, 1))
 
 
@@ -57,7 +57,7 @@ def divided(data, largest=LARGEST_BLOCK):
 
 
 def run_length(data, start):
-    """How many bytes from `start` on are equal to the first."""
+    """Returns how many bytes from `start` on are equal to the first."""
     end, step = start + 1, 1
     while end < len(data):
         if data[end:end + step] == data[start:start + 1] * min(step, len(data) - end):
@@ -98,12 +98,12 @@ def frame(data, sized=True, checksum=False, window=WINDOW_2M, size_bytes=None):
 
 
 def compressed(data, level=19, checksum=False):
-    """What libzstd writes; only this depends on the pinned version of the package."""
+    """Returns the output of libzstd. Only this depends on the pinned version of the package."""
     return zstandard.ZstdCompressor(level=level, write_checksum=checksum, threads=0).compress(data)
 
 
 def xxh64(data):
-    """XXH64 with seed 0: the content checksum of a frame is its low half."""
+    """Returns XXH64 with seed 0: the content checksum of a frame is its low half."""
     p1, p2, p3, p4, p5 = (11400714785074694791, 14029467366897019727, 1609587929392839161, 9650029242287828579,
                           2870177450012600261)
     mask = (1 << 64) - 1

@@ -1,4 +1,5 @@
-"""Links in place: no digest is compared, and the first failure is the first of the text (SPEC section 24.6)."""
+"""Links in place: no digest is compared, and the first failure in the order of the text is reported (SPEC section
+24.6)."""
 from blake3 import blake3
 
 from .builder import SMALL, SPARSE
@@ -19,7 +20,7 @@ MORE = State("in-place-order-more", {"a": tensor("BF16", [0x3F81, 9, 3, 5]), "b"
 
 @makes_vectors_since("1.2")
 def digests():
-    """The sums fit, and a digest does not: in place does not look at it."""
+    """The sums fit, and a digest does not: in place does not compare it."""
     none = State("in-place-no-bytes", {"t": tensor("BF16", b"", (0,))})
     for id, file in (("part", right()), ("no-part", link(ONE, ONE, listed=["t"])),
                      ("no-bytes", link(none, none, listed=["t"]))):
@@ -101,7 +102,7 @@ def steps():
 
 @makes_vectors_since("1.2")
 def segments():
-    """Step 1 looks at all segments of all links, in their order, whatever the order of tensors and pieces."""
+    """Step 1 checks all segments of all links, in their order, whatever the order of tensors and pieces."""
     def refused(id, file, rule, reason, operations, then=(), base=BASE):
         refusal = {"class": CLASSES[rule], "rule": rule}
         expect = dict.fromkeys(operations, refusal)

@@ -1,5 +1,5 @@
-"""Links whose extension area has something that is no sums (SPEC section 24.3): they are as good as others,
-but cannot be taken in place."""
+"""Links whose extension area has data that are not sums (SPEC section 24.3): they are valid, but cannot be applied in
+place."""
 import struct
 
 from blake3 import blake3

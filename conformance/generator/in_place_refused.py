@@ -1,5 +1,5 @@
-"""Links that are refused in place (SPEC section 24.6): those that this way cannot take, those whose sums do
-not fit, and those that no operation takes."""
+"""Links that are refused in place (SPEC section 24.6): links that cannot be applied in place, links whose sums do not
+fit, and links that no operation accepts."""
 import copy
 
 from .builder import ABSOLUTE, BITMAP, DENSE, PLANES, SMALL, SPARSE
@@ -78,7 +78,8 @@ def cannot():
 # --- R-SUM-03 and R-SUM-04 ---
 
 def changed(file, *place, number=None, by=1):
-    """The link with one number of its sums changed: that of (tensor, piece, 0 of the piece or 1 of its lanes, k)."""
+    """Returns the link with one number of its sums changed: that of (tensor, piece, 0 of the piece or 1 of its lanes,
+    k)."""
     name, piece, which, k = place
     found = copy.deepcopy(sums(file))
     old = found[name][piece][which][k]
@@ -98,7 +99,7 @@ def replaced(file, name, which, sums_of_these):
 
 @makes_vectors
 def wrong_numbers():
-    """The lanes are right, the numbers are not."""
+    """The lanes are right, but the numbers are not."""
     yield vector("in-place/wrong-twin", with_sums(right()), "24.6", "a good link, from which bad ones are made", None)
     own = sums(right())
     a_coded = own["a"][0][1]
@@ -146,7 +147,7 @@ def with_base_as_target():
 
 @makes_vectors
 def wrong_lanes_of_links():
-    """The sums are those of the target, the segments do not lead to it."""
+    """The sums are those of the target, but the segments do not lead to it."""
     def bad(id, rule, reason, file, other, twin="in-place/wrong-twin"):
         return broken(id, rule, reason, with_sums(wrong_lanes(file, other)), twin=twin, apply=False)
     for values, name in ((SMALL, "small"), (PLANES, "planes"), (ABSOLUTE, "absolute")):
@@ -173,7 +174,7 @@ def wrong_lanes_of_links():
         yield bad(f"bit-{width}-highest", "R-SUM-03", f"the highest bit of a lane of {width} bytes is another",
                   link(base, target, Plan()), link(base, other, Plan()), f"in-place/bit-{width}")
     for values, name in ((SMALL, "small"), (ABSOLUTE, "absolute")):
-        # What is coded is right, but a lane is missing.
+        # The coded lanes are right, but one lane is missing.
         file = link(BASE, TARGET, *plans(values))
         missed = link(BASE, TARGET, Plan(SPARSE, values, [("a", 0)], widths=(4,), coded=[1]), plans(values)[1])
         missed.target = TARGET
@@ -210,7 +211,7 @@ def wrong_pieces():
 
 @makes_vectors
 def wrong_sequences():
-    """Of several links, each is compared."""
+    """Each link of a sequence is compared."""
     good = {number: MADE[f"links/in-place/step-{number}"] for number in (1, 2, 3)}
     twins = {"first": "in-place/sequence-2", "last": "in-place/sequence-2"}
     for which, rule in ((1, "R-SUM-03"), (0, "R-SUM-04")):
@@ -226,7 +227,7 @@ def wrong_sequences():
                      twins["last"], then=[last])
         yield broken(f"sequence-middle-{kind}", rule, "the second of three links has a wrong number", with_sums(step(1)),
                      False, "in-place/sequence-3", then=[last, good[3]])
-    # The errors of two links cancel each other: one lane is 1 too high, then 1 less high than it should be.
+    # The errors of two links cancel each other: one lane is 1 too high, and the next link adds 1 too little.
     base, middle, end = (State(f"in-place-cancel-{name}", {"t": tensor("BF16", lanes)}) for name, lanes in (
         ("base", [10, 20, 30]), ("middle", [11, 20, 30]), ("end", [14, 20, 30])))
     high = State("unused", {"t": tensor("BF16", [12, 20, 30])})
@@ -249,7 +250,7 @@ def wrong_sequences():
     yield writes
     yield broken("forget-lane", "R-SUM-04", "a lane that the first link should have changed is written by the second",
                  with_sums(link(base, whole, Plan(coded=[0]))), twin="in-place/cancel-first", apply=False, then=[writes])
-    # Numbers of the pieces on the way that are wrong in both links.
+    # Numbers of the intermediate pieces that are wrong in both links.
     file, found = changed(link(base, middle, Plan(SPARSE, SMALL)), "t", 0, 0, 0)
     next_file = link(middle, end, Plan(SPARSE, SMALL, widths=(4,)))
     then = vector("in-place/cancel-next", with_sums(next_file), "24.6", "a good link; also the second of a sequence", None)
@@ -262,7 +263,7 @@ def wrong_sequences():
 
 @makes_vectors
 def order():
-    """Two defects each: the one that is reported comes first."""
+    """Two defects each: the first in the order of the text is reported."""
     file, found = changed(right(), "a", 0, 0, 0)
     found["b"][0][1][0] = (found["b"][0][1][0] + 1) % P
     yield broken("order-entries", "R-SUM-04", "R-SUM-04 of the first tensor, R-SUM-03 of the second", with_sums(file, found),
@@ -293,7 +294,7 @@ def order():
 
 @makes_vectors
 def other_rules():
-    """What apply refuses before step 8.5 is refused by the same rule, before the sums are looked at."""
+    """Links that apply refuses before step 8.5 are refused by the same rule, before the sums are compared."""
     def bad(id, file, rule, reason, twin, base=BASE, check=True, then=(), more=(), **limits):
         refusal = {"class": CLASSES[rule], "rule": rule}
         expect = {"check": refusal if check else accepted(file), "apply": refusal}
@@ -330,7 +331,7 @@ def other_rules():
     yield bad("order-segment", file, "R-SEG-01", "a segment's checksum does not match, and sums before it are wrong", twin)
     yield bad("order-base-without-sums", right(), "R-APP-01", "the memory is not the base, and there are no sums", twin,
               TARGET, False)
-    # Members of contexts are not compared in place: such a link is refused before.
+    # Members of contexts are not compared in place: such a link is refused earlier.
     lanes = [0x0080 * i for i in range(8)]
     base = State("in-place-contexts-base", {"t": tensor("BF16", lanes)})
     target = State("in-place-contexts-target", {"t": tensor("BF16", [lanes[0] + 1, *lanes[1:7], lanes[7] + 1])})

@@ -1,4 +1,4 @@
-"""Links that can be taken in place (SPEC section 24.5 and 24.6)."""
+"""Links that can be applied in place (SPEC section 24.5 and 24.6)."""
 from .builder import ABSOLUTE, BITMAP, DENSE, PLANES, SMALL, SPARSE
 from .coding import Plan, link
 from .frames import compressed
@@ -131,7 +131,7 @@ def entries():
 
 @makes_vectors
 def other_records():
-    """Records of others around the link's own change nothing."""
+    """Records of other kinds around the link's own change nothing."""
     def areas(own):
         zero, two, seven = record(0, b"first"), record(2, b"second" * 50), record(7, b"")
         yield "before", zero + own, "a record before it"
@@ -182,7 +182,7 @@ def sequences():
 
 @makes_vectors
 def snapshots():
-    """Links from nothing have sums; none can be taken in place."""
+    """Links from nothing have sums, but none can be applied in place."""
     target = State("in-place-set", {"a": tensor("BF16", [1, 2, 3]), "b": tensor("U8", b"\xfe\xfd\xfc"),
                                     "c": tensor("F32", b"", (0,)), "d": tensor("F32", [0, 0]), "e": tensor("F64", [5])})
     file = link(EMPTY, target, Plan(DENSE, pieces=[("a", 0)]), Plan(SPARSE, pieces=[("b", 0)], coded=[0, 1, 2]),

@@ -1,4 +1,4 @@
-"""Writes vectors/ and index.json, and checks what is there."""
+"""Writes vectors/ and index.json, and checks existing ones."""
 import hashlib
 import json
 import os
@@ -16,7 +16,7 @@ LINE = 120
 
 
 def everything():
-    """{path below conformance/: bytes} of all files, the index among them."""
+    """Returns {path below conformance/: bytes} of all files, including the index."""
     files, states = {}, {}
 
     def resolve(value):
@@ -48,7 +48,7 @@ def sha256(data):
 
 
 def pretty(value, depth=0, room=LINE):
-    """JSON, one line for each thing that fits in one."""
+    """Returns JSON with one line for each value that fits in one."""
     line = json.dumps(value)
     if (depth > 2 and len(line) + depth <= room) or not isinstance(value, (dict, list)) or not value:
         return line
@@ -61,7 +61,7 @@ def pretty(value, depth=0, room=LINE):
 
 
 def write(folder, files):
-    """Writes what is not yet there, and removes whatever else is below vectors/."""
+    """Writes missing files, and removes everything else below vectors/."""
     for path in read(folder).keys() - files.keys():
         os.remove(os.path.join(folder, path))
     for path, data in files.items():
@@ -73,7 +73,7 @@ def write(folder, files):
 
 
 def read(folder):
-    """{path: bytes} of index.json and of everything below vectors/."""
+    """Returns {path: bytes} of index.json and of everything below vectors/."""
     found = {}
     for directory, _, names in os.walk(os.path.join(folder, "vectors")):
         for name in names:
@@ -89,7 +89,7 @@ def read_bytes(path):
 
 
 def differences(committed, made):
-    """What `--check` finds, as lines of text."""
+    """Yields the differences that `--check` finds, as lines of text."""
     for path in sorted({*committed, *made}):
         if path not in committed:
             yield f"missing: {path}"
@@ -100,7 +100,7 @@ def differences(committed, made):
 
 
 def faults(files):
-    """What is wrong with the index itself, as lines of text."""
+    """Yields the faults of the index itself, as lines of text."""
     index = json.loads(files["index.json"])
     schema = json.loads(read_bytes(os.path.join(HERE, "index.schema.json")))
     for error in jsonschema.Draft202012Validator(schema).iter_errors(index):
@@ -121,7 +121,7 @@ def faults(files):
 
 
 def refusals(vector):
-    """The rules by which it is refused."""
+    """Returns the rules by which the vector is refused."""
     return {answer["rule"] for answer in vector["expect"].values() if answer.get("rule")}
 
 
@@ -140,7 +140,7 @@ def faults_of(id, vector, by_id):
 
 
 def check():
-    """Makes everything anew in another folder and compares."""
+    """Makes all files again in another folder, and compares."""
     with tempfile.TemporaryDirectory() as folder:
         write(folder, everything())
         made = read(folder)

@@ -1,4 +1,4 @@
-"""Layouts of commits: one decision each of section 25, which no vector showed before (see links_decisions.py)."""
+"""Layouts of commits: one decision each of section 25 that no earlier vector showed (see links_decisions.py)."""
 from . import chains
 from .chains import Chain, Route, whole
 from .chains_layouts import DEAR, NAMED, OTHER, bad, good, held, leads, line, names, refused, route, trusted
@@ -31,7 +31,7 @@ def what_is_proven():
 
 @makes_vectors_since("1.2")
 def blame():
-    """One route alone is at fault: without any of the others there is no path."""
+    """Only one route is at fault: without any of the others there is no path."""
     strange = Chain().publish(whole(0), Route(None, links=[leads(EMPTY, whole(0), NAMED, DEAR)]))
     strange.put_routes(0, 1, route(None, 0, NAMED)).publish(whole(1), route(0, 1, fill=DEAR))
     strange.put_routes(1, 1, route(0, 1, OTHER), route(0, 1, fill=DEAR)).publish(whole(2), 1, metadata=names(NAMED))
@@ -65,8 +65,8 @@ SECTION = "12"
 
 @makes_vectors_since("1.2")
 def sequences_of_links():
-    """Section 12: what a link does not state is carried over from the one before, also through the empty state. The
-    base that is given is one file without a name."""
+    """Section 12: a layout that a link does not state is carried over from the previous link, even through the empty
+    state. The given base is one file without a name."""
     large, removal = leads(SMALL, LARGE), link(SMALL, EMPTY)
     again, alone = leads(EMPTY, NEW), leads(EMPTY, ALONE)
     yield valid("layout-base-is-one-file", large, SECTION, "a tensor without a folder is added to a base whose tensors are in "

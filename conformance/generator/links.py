@@ -1,4 +1,4 @@
-"""What link vectors have in common: the expectations of good ones, and bad ones as changed copies of good ones."""
+"""Parts that all link vectors share: the expectations of good ones, and bad ones as changed copies of good ones."""
 import copy
 import os
 import re
@@ -9,7 +9,7 @@ from .builder import ABSOLUTE, REMOVE
 from .primitives import text_bytes, u64
 from .registry import MADE, Vector
 
-UNSUPPORTED = {"class": "UNSUPPORTED", "rule": None}  # relative values, asked for without a base
+UNSUPPORTED = {"class": "UNSUPPORTED", "rule": None}  # relative values, requested without a base
 SMALL_STATE = 1 << 16  # results up to this size are kept as files
 FEW_TENSORS = 64
 
@@ -22,14 +22,14 @@ def text_of(name):
 
 SPEC_TEXT = text_of("SPEC.md") + text_of("spec/worked-files.md")
 ADDITIONS = "".join(text_of(f"spec/{name}.md") for name in ("signatures", "in-place", "layouts"))
-# Rules of readers with their classes; writers' rules have "writer" in place of a class.
+# Rules of readers with their classes; rules of writers have "writer" in place of a class.
 CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\*\s+\(([A-Z_]+)\)", SPEC_TEXT + ADDITIONS))
 
 
 def valid(id, link, section, reason, rules=(), base=None, result=None, check=True, apply=True, patches=True, features=(),
           **members):
-    """A vector of a good link. `base` and `result` are said where they are not those of the link. `check`, `apply` and
-    `patches`: whether the operation is run."""
+    """A vector of a good link. `base` and `result` are given where they differ from those of the link. `check`, `apply`
+    and `patches`: whether the operation is run."""
     expect = {}
     if check:
         expect["check"] = accepted(link)
@@ -45,7 +45,7 @@ def valid(id, link, section, reason, rules=(), base=None, result=None, check=Tru
 def refused(id, link, rule, reason, twin, section, base=None, check=True, apply=True, patches=None, features=(),
             **members):
     """A vector of a bad link. `check` and `apply`: True: refused by the rule; False: accepted; None: not run.
-    `patches`: what it must answer, if it is run; True: refused by the rule."""
+    `patches`: the expected answer, if it is run; True: refused by the rule."""
     refusal = {"class": CLASSES[rule], "rule": rule}
     expect = {}
     if check is not None:
@@ -62,12 +62,13 @@ def refused(id, link, rule, reason, twin, section, base=None, check=True, apply=
 
 
 def copy_of(id):
-    """A good link to spoil."""
+    """Returns a good link to damage."""
     return copy.deepcopy(MADE[f"links/valid/{id}"].source)
 
 
 def followed_by(*ids):
-    """The members of a sequence: links that are taken after the first one, and what a reader must know to read them."""
+    """Returns the members of a sequence: the links that follow the first one, and the features that a reader of them
+    must know."""
     return {"then": [*ids], "features": ["sequence", *(feature for id in ids for feature in MADE[id].features)]}
 
 
@@ -94,7 +95,7 @@ def result_of(state):
 
 
 def patches_of(link):
-    """What each entry writes, as the operation *patches* of protocol.md wants it."""
+    """Returns what each entry writes, as the operation *patches* of protocol.md requires it."""
     found = []
     for entry in link.entries:
         if entry.operation == REMOVE:

@@ -1,4 +1,4 @@
-"""Links that fit, or do not fit, their base and each other (SPEC section 9): good sequences first."""
+"""Links that fit, or do not fit, their base and each other (SPEC section 9). Good sequences come first."""
 from .builder import PATCH, SMALL, SPARSE
 from .coding import Plan, link
 from .links import copy_of, refused, valid
@@ -105,7 +105,7 @@ def wrong_digests():
         return refused(f"apply/{id}", good, rule, reason, twin, "9", check=False)
 
     def promised(change):
-        """The header's target follows the digests of the index, so only the data show that they are wrong."""
+        """The header's target follows from the digests of the index, so only the data show that they are wrong."""
         def both(link):
             change(link)
             link.header = {"target": link.promised()}

@@ -1,4 +1,4 @@
-"""Links that show one decision each, which no vector showed before: a reader in another language was changed in 399
+"""Links that show one decision each that no earlier vector showed: a reader in another language was changed in 399
 places, one at a time, and these changes went unnoticed."""
 from . import frames
 from .builder import SMALL, SPARSE
@@ -27,7 +27,7 @@ def last_rank(gaps):
 
 
 def far(id, twin, gaps, wraps, reason):
-    """`wraps`: the greatest rank, as it seems in integers of so many bits."""
+    """`wraps`: the maximum rank, as it appears in integers of this many bits."""
     bits, seems = wraps
     assert (last_rank(gaps) + 2**(bits - 1)) % 2**bits - 2**(bits - 1) == seems or last_rank(gaps) % 2**bits == seems
     file = copy_of(twin)
@@ -40,7 +40,8 @@ def far(id, twin, gaps, wraps, reason):
 
 @makes_vectors_since("1.2")
 def ranks_that_wrap():
-    """Each part of a gap is small: only the gap, or the sum of some, is too large for 31, 32, 63 or 64 bits."""
+    """Each part of a gap is small: only the whole gap, or the sum of several, is too large for 31, 32, 63 or 64
+    bits."""
     few = "gap-shift-23"  # five gaps in 4,096 lanes
     for id, gaps, wraps, reason in (
             ("gap-of-2-32", [0, 0, 7, 990, 2**32 + 3094], (32, 4095), "a gap of 2^32 and some, with a high part of 512"),
@@ -92,7 +93,7 @@ def order_in_segments():
 
 @makes_vectors_since("1.2")
 def order_of_parts():
-    """Step 8.5: the parts one after the other, each with all its contexts."""
+    """Step 8.5: the parts in order, each with all its contexts."""
     lanes = [0x0000, 0x0101, 0x0001, 0x0102, 0x0002, 0x0103, 0x0003, 0x0104]  # exponent fields 0 and 2
     base = State("parts-members-base", {name: tensor("BF16", lanes) for name in "ab"})
     target = State("parts-members-target", {name: tensor("BF16", [

@@ -1,5 +1,5 @@
-"""Links with described dtypes (SPEC sections 2.1 and 6.2). A safetensors file cannot hold such a tensor: it is set,
-patched and removed on the way of sequences."""
+"""Links with described dtypes (SPEC sections 2.1 and 6.2). A safetensors file cannot hold such a tensor, so it is set,
+patched and removed within sequences."""
 from .builder import DENSE, PLANES, SMALL, SPARSE
 from .coding import Plan, link
 from .links import copy_of, refused, valid
@@ -14,7 +14,7 @@ LANES = [0, 0x8000, 0x0200, 0x8200, 0x7C00, 0xFC00, 0x7DFF, 0xFFFF, 1, 0x8001, 0
 
 
 def snapshot(dtype, data, shape=None, plan=None):
-    """From nothing to one tensor."""
+    """A link from nothing to one tensor."""
     plans = [plan or Plan(DENSE)] if any(data) else []
     return link(EMPTY, State("unused", {"t": tensor(dtype, data, shape)}), *plans)
 
@@ -62,7 +62,8 @@ def with_tensor(state, item):
 
 @makes_vectors
 def sequences():
-    """Set, patched by all relative codings, and removed; what is left is another tensor that changes with it."""
+    """The tensor is set, patched by all relative codings, and removed; another tensor, which changes with it, is
+    left."""
     new = LANES[1:] + LANES[:1]
     for id, dtype, lanes in (("float", FP16X, LANES), ("bits-128", Q128, LANES)):
         plans = [("planes", Plan(SPARSE, PLANES, [("x", 0)], (32, 1), thresholds=[2] if dtype is FP16X else [1])),
@@ -202,7 +203,7 @@ def in_sequences():
     first, twin = copy_of("described-float-set"), "described-float-small-sequence"
 
     def second(id, rule, reason, change):
-        """Alone, nobody can try to apply it."""
+        """The second link alone cannot be applied: no file can hold its base."""
         file = copy_of("described-float-small")
         change(file)
         alone = valid(f"described-after-{id}", file, "9", f"a patch that does not fit what another link sets: {reason}",

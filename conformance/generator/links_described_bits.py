@@ -1,5 +1,5 @@
-"""Described dtypes whose elements are blocks, of up to 65536 bits (SPEC sections 2.1 and 6.2): how the bits are
-written, and that they enter digests."""
+"""Described dtypes whose elements are blocks of up to 65536 bits (SPEC sections 2.1 and 6.2): the form of the bits, and
+that digests include them."""
 from .builder import DENSE, SMALL, SPARSE
 from .coding import Plan, link
 from .links import copy_of, refused, valid
@@ -11,7 +11,7 @@ from .registry import makes_vectors
 
 
 def lanes(dtype, elements):
-    """So many elements, no two neighbouring lanes of which are equal."""
+    """This many elements. No two neighbouring lanes are equal."""
     count = elements * dtype.bits // (8 * dtype.lane_bytes)
     return [(7 * i + 1) % 251 << (8 * dtype.lane_bytes - 8) | i % 5 for i in range(count)]
 
@@ -34,7 +34,7 @@ def blocks():
 
 @makes_vectors
 def sequences():
-    """Set, patched and removed: the state digests on the way say how many bits an element has."""
+    """Set, patched and removed: the intermediate state digests include the number of bits of an element."""
     for bits, width, elements, sign in ((144, 2, 3, 5), (272, 1, 2, 0), (1152, 4, 2, 8), (65536, 8, 1, 11)):
         dtype = described(f"B{bits}", bits, width, sign > 0, sign)
         old = lanes(dtype, elements)
@@ -100,7 +100,7 @@ def wrong_bits():
 
 @makes_vectors
 def other_bits():
-    """Two dtypes that differ in their bits alone."""
+    """Two dtypes that differ only in their bits."""
     first = copy_of("described-b144-set")
     file = copy_of("described-b144-patched")
     file.entries[0].dtype, file.entries[0].shape = described("B144", 432, 2, True, 5), (1,)
@@ -121,7 +121,7 @@ def other_bits():
 
 @makes_vectors
 def order_of_descriptions():
-    """R-IDX-20 comes when all five fields have been read, before the number of dimensions."""
+    """R-IDX-20 is checked when all five fields have been read, before the number of dimensions."""
     def entry(description, rest=b""):
         file = copy_of(TWIN)
         file.index = b"\0\0\1\1t\1\xff" + description + rest

@@ -8,7 +8,7 @@ from .registry import makes_vectors_since
 
 
 def float_lanes(dtype):
-    """Lanes around the thresholds, of both signs, with the lowest mantissa and the highest."""
+    """Lanes around the thresholds, of both signs, with the lowest and the highest mantissa."""
     bits = 8 * dtype.lane_bytes - 1 - dtype.exponent_bits
     most = (1 << bits) - 1
     fields = sorted({field + step for field in thresholds(dtype) for step in (-1, 0, 1)} | {0, 1, (1 << dtype.exponent_bits) - 1})
@@ -17,15 +17,15 @@ def float_lanes(dtype):
 
 
 def thresholds(dtype):
-    """Two neighbours, whose fields may begin with the same eight bits, and one further up."""
+    """Two neighbours, whose fields may begin with the same eight bits, and one higher threshold."""
     half = 1 << dtype.exponent_bits - 1
     return [half, half + 1, half + max(2, half // 2)] if half > 2 else [half]
 
 
 @makes_vectors_since("1.2")
 def exponents():
-    """Exponent fields that are longer than a byte, in lanes of every width that may have them; and shorter ones in lanes
-    of eight bytes."""
+    """Exponent fields longer than a byte, in lanes of every width that allows them; and shorter ones in lanes of eight
+    bytes."""
     for width, exponent in ((1, 7), (2, 8), (2, 9), (2, 11), (4, 9), (4, 11), (8, 1), (8, 8), (8, 9), (8, 11)):
         dtype = described(f"E{exponent}", 8 * width, width, True, exponent)
         lanes = float_lanes(dtype)

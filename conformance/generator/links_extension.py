@@ -1,4 +1,4 @@
-"""Links with an extension area (SPEC section 4): whatever it holds, it changes nothing; but its length counts."""
+"""Links with an extension area (SPEC section 4): its content changes nothing, but its length counts."""
 from .builder import MAGIC
 from .frames import frame
 from .links import copy_of, refused, valid
@@ -66,7 +66,8 @@ def record(kind, data, crc=None, length=None):
 
 @makes_vectors
 def records():
-    """The form of section 4.2, kept and not. Nothing in an area is a reason to refuse a file."""
+    """Areas that keep the form of section 4.2, and areas that do not. The content of an area is never a reason to
+    refuse a file."""
     one, two = record(1, b"first"), record(2, b"second")
     for id, area, reason in (
             ("no-record", b"", "no record"), ("one", one, "one record"), ("two", one + two, "two records"),

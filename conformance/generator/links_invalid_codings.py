@@ -5,7 +5,7 @@ from .registry import makes_vectors
 
 
 def spoiled(id, rule, reason, twin, section="8.1", check=True, parts=None, **streams):
-    """`streams` are raw bytes by name, with _ for the blank; `parts` replaces those of the table."""
+    """`streams` are raw bytes by name, with _ in place of a space; `parts` replaces those of the table."""
     link = copy_of(twin)
     segment = link.segments[0]
     if parts is not None:
@@ -17,7 +17,7 @@ def spoiled(id, rule, reason, twin, section="8.1", check=True, parts=None, **str
 
 @makes_vectors
 def ranks_beyond_the_part():
-    """Found without the base."""
+    """A reader finds these faults without the base."""
     yield spoiled("rank-at-lanes", "R-POS-01", "rank 8 of eight lanes", "one-lane", gap_high=b"\x08")
     yield spoiled("rank-second", "R-POS-01", "two lanes, the second of which is one too far", "nan-payload-sparse",
                   gap_high=b"\2\1")
@@ -25,7 +25,7 @@ def ranks_beyond_the_part():
                   gap_low=b"\xff" * 14 + b"\x07")
     yield spoiled("rank-by-escape", "R-POS-01", "an escape that leads beyond the part", "gap-256",
                   gap_escape=varint(200))
-    # Several escapes together may have the bytes of a large one.
+    # Several escapes together may have as many bytes as one large escape.
     forty, right = "escapes-compressed", varint(44)
     yield spoiled("rank-2-28", "R-POS-01", "the greatest escape of four bytes", "gap-256", gap_escape=varint(2**28 - 1))
     yield spoiled("rank-2-64", "R-POS-01", "an escape of 2^64 - 1", forty, gap_escape=right * 39 + varint(2**64 - 1))
@@ -49,7 +49,7 @@ def ranks_beyond_the_part():
 
 @makes_vectors
 def ranks_beyond_the_members():
-    """Found with the base only."""
+    """A reader finds these faults only with the base."""
     yield spoiled("rank-at-members", "R-POS-01", "rank 4 of four members; the part has eight lanes", "worked-contexts",
                   check=False, gap_high=b"\1\2")
     yield spoiled("rank-in-empty-context", "R-POS-01", "rank 0 of a context without members",

@@ -1,5 +1,5 @@
 """Links with a zstd frame that breaks R-STR-02 or R-STR-03 (SPEC section 5): each row of its structure, in a stream and
-in the index. What is inside compressed blocks is the writer's affair (R-STR-07), so it is good in all of them."""
+in the index. The content of compressed blocks is up to the writer (R-STR-07), so it is valid in all of them."""
 from . import frames
 from .frames import MAGIC, RAW, RESERVED, RLE, block, divided, header, joined
 from .links import copy_of, refused
@@ -13,7 +13,7 @@ def frame(raw, **changes):
 
 
 def unmarked(raw):
-    """Blocks of which none is marked as the last."""
+    """Blocks of which none is marked as the last one."""
     return b"".join(block(*piece) for piece in divided(raw))
 
 
@@ -26,7 +26,7 @@ def flip_last(stored):
 
 
 def in_compressed(raw):
-    """All in compressed blocks without sequences."""
+    """All data in compressed blocks without sequences."""
     return [frames.run(content, size) if kind == RLE else frames.literals(content)
             for kind, size, content in divided(raw)]
 
@@ -119,7 +119,7 @@ BAD = (
     ("skippable-after", lambda raw: frame(raw) + b"\x5f\x2a\x4d\x18\0\0\0\0", "a skippable frame after the frame"),
     ("empty-frame-after", lambda raw: frame(raw) + frame(b""), "a second frame that holds nothing"),
     ("two-frames", lambda raw: frame(raw[:103]) + frame(raw[103:]), "two frames that hold the bytes together"),
-    # What decompressing finds.
+    # Faults that decompression finds.
     ("checksum-wrong", lambda raw: flip_last(frames.frame(raw, checksum=True)), "one bit of the checksum is wrong"),
     ("checksum-zero", lambda raw: frames.frame(raw, checksum=True)[:-4] + bytes(4), "a checksum of zeros"),
     ("checksum-high-half", lambda raw: frames.frame(raw, checksum=True)[:-4] + (frames.xxh64(raw) >> 32).to_bytes(
@@ -185,7 +185,7 @@ def block_sizes():
     yield spoiled("block-above-single-segment", "R-STR-02", "a block above the window of a single segment",
                   "frame-single-segment-8", "plane 0",
                   lambda raw: header(len(raw), 8, None) + joined([(RLE, len(raw) + 1, b"a")]))
-    # The structure is right, but the blocks cannot give that many bytes.
+    # The structure is right, but the blocks cannot hold that many bytes.
     yield spoiled("frame-too-few-blocks", "R-STR-02", "one compressed block for more bytes than two can give",
                   "frame-block-compressed-128-kib", "plane 0",
                   lambda raw: header(window=0x38) + joined([frames.run(b"r", 1 << 17)]))

@@ -245,9 +245,9 @@ def set_with_relative_values():
 
 @makes_vectors
 def order_of_segments():
-    """The segments of one dtype and one coding are named in ascending order."""
+    """The segments of one dtype and one coding must be named in ascending order."""
     def swap(link):
-        """The first two segments change places, and the entries follow."""
+        """Swaps the first two segments, and updates the entries."""
         link.segments[0], link.segments[1] = link.segments[1], link.segments[0]
         for entry in link.entries:
             entry.segments = [{1: 2, 2: 1}.get(number, number) for number in entry.segments]

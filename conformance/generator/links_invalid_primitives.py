@@ -11,7 +11,7 @@ def spoiled(id, rule, reason, twin, change):
 
 
 def places(value):
-    """Everywhere a varint can be: (name, twin, function that replaces one by `value(its number)`)."""
+    """All places of varints: (name, twin, function that replaces one by `value(its number)`)."""
     def count(name, number):
         return lambda link: link.counts.update({name: value(number)})
 
@@ -86,7 +86,7 @@ def too_large_varints():
 
 @makes_vectors
 def index_ends():
-    """Index fields after which the index ends, although more is announced."""
+    """Index fields after which the index ends too early."""
     def cut(length):
         def change(link):
             link.index = link.index_raw()[:length]

@@ -53,7 +53,8 @@ def directory():
         segment.stored = segment.encode()[:-1]
 
     def shift(segment):
-        """A plane's stored length is one too small, and its raw length, too: its last byte belongs to nothing."""
+        """The stored length of a plane is one too small, and so is its raw length: its last byte belongs to no
+        stream."""
         segment.streams["plane 0"].raw_length = segment.streams["plane 0"].stored_length = 0
 
     def wrap(segment):
@@ -75,7 +76,7 @@ def directory():
 
 
 def table(**changes):
-    """A change of the table's fields."""
+    """Returns a change of the table's fields."""
     def change(segment):
         for name, value in changes.items():
             setattr(segment.table, name, value)
@@ -124,7 +125,7 @@ def parameters():
         segment.set_raw("gap high", b"")
 
     def widths(width, steps):
-        """Symbols of a width that there is not, otherwise as they should be."""
+        """Symbols of an invalid width; the rest is right."""
         def change(segment):
             segment.table.widths = [width]
             segment.set_raw("magnitude", pack([abs(step) - 1 for step in steps], width))

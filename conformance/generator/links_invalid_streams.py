@@ -1,4 +1,4 @@
-"""Links that break a rule of streams (SPEC section 5), but for their frames."""
+"""Links that break a rule of streams (SPEC section 5), other than those of frames."""
 from . import frames
 from .builder import Stream
 from .links import copy_of, refused
@@ -37,7 +37,7 @@ def longer_than_raw():
 
 @makes_vectors
 def raw_lengths():
-    """Streams of another length than the coding requires; all bytes are there."""
+    """Streams whose length differs from what the coding requires; all bytes are there."""
     def resize(name, by):
         def change(link):
             raw = link.segments[0].streams[name].raw

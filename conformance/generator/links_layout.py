@@ -1,5 +1,5 @@
-"""Links with the metadata key for layouts of files (SPEC section 12). Only *apply* writes files, so only it is asked;
-it writes one file, whatever the layout says."""
+"""Links with the metadata key for layouts of files (SPEC section 12). Only *apply* writes files, so only it is run; it
+writes one file, whatever the layout."""
 import json
 
 from .builder import DENSE
@@ -25,7 +25,7 @@ def files(*items):
 
 
 def two(first, second):
-    """Two files with a tensor each."""
+    """Two files with one tensor each."""
     return files(file(first, ["a"]), file(second, ["b"]))
 
 

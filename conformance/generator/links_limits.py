@@ -1,4 +1,4 @@
-"""Limits (SPEC section 13): links at what every reader supports, and links beyond what any file may have."""
+"""Limits (SPEC section 13): links at the limits that every reader supports, and links beyond what any file may have."""
 from .builder import DENSE, PATCH, SMALL, SPARSE, Entry, Link, Stream
 from .coding import Plan, link
 from .frames import compressed, frame
@@ -41,7 +41,8 @@ def at_the_limits():
     file.index_stored = small
     yield valid("tensors-524288", file, "13", "as many tensor entries as every reader supports", ["R-LIM-01"])
 
-    # Half of it metadata, half the piece digests of tensors, which are zeros: nobody has such tensors.
+    # Half of it is metadata, the other half piece digests of tensors. The digests are zeros, because they cannot be
+    # computed.
     entries = [Entry(f"{i:02}", PATCH, U8, (PIECE * 2**16,), [0] * 2**16, [bytes(32)] * 2**16) for i in range(15)]
     file = Link(ONE, ONE_CHANGED, [("k", "v" * (2**25 - 1))], entries=entries, index_stored=frame)
     room = (1 << 26) - len(file.index_raw())
@@ -80,7 +81,7 @@ def spoiled(id, rule, reason, twin, change, section="13", **members):
 
 @makes_vectors
 def counts():
-    """Counts that no file may have, and nothing behind them."""
+    """Counts that no file may have, with nothing after them."""
     def count(name, number):
         return lambda file: file.counts.update({name: number})
     for id, name, limit, twin in (("metadata-entries", "metadata", 65536, "metadata-one"),
@@ -182,7 +183,7 @@ def segments():
 
 @makes_vectors
 def stored_lengths():
-    """Segments as long as can be, or longer. A legal one stays below, so what is too long for a small one is filled up."""
+    """Segments of nearly the maximum length, or longer. Legal content is shorter, so a segment that is too long is padded."""
     steps = [2**62 + i for i in range(1000)]
     base, target = (State(f"longest-{name}", {"t": tensor("F64", lanes)}) for name, lanes in (
         ("base", [0] * 1000), ("target", steps)))
@@ -193,7 +194,7 @@ def stored_lengths():
     yield valid("segment-long", file, "13", f"a segment of {length} bytes, of which {bound} are allowed", ["R-LIM-06"])
 
     def filled(twin, bound):
-        """So long that it is one byte more than it may be."""
+        """Returns a link that is one byte longer than allowed."""
         def change(file):
             first = file.segments[0]
             first.tail = bytes(bound + 1 - len(first.encode()))
@@ -239,7 +240,7 @@ def streams():
         return lambda file: file.segments[0].set_raw(name, content)
 
     def declared(name, length):
-        """A stream of a great raw length and ten stored bytes."""
+        """Returns a stream with a large raw length and ten stored bytes."""
         return lambda file: file.segments[0].streams.update({name: Stream(b"", bytes(10), raw_length=length)})
     yield spoiled("table-128", "R-LIM-03", "a table of 128 bytes, with one part", "one-lane", tail)
     yield spoiled("table-128-compressed", "R-LIM-03", "a table of 128 bytes as a frame", "one-lane", compressed_tail)

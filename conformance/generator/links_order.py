@@ -1,5 +1,5 @@
-"""Links with two faults, of which the first in the order of section 10 is to be reported. Faults that a reader of a
-pipe meets in another order (R-HDR-09, R-HDR-10) are not among them."""
+"""Links with two faults, of which the first in the order of section 10 must be reported. Faults that a reader of a pipe
+meets in another order (R-HDR-09, R-HDR-10) are not included."""
 import copy
 
 from . import frames
@@ -186,13 +186,13 @@ def after_the_index():
                      sum_and_snapshot)
 
     def too_long(number):
-        """A segment that is longer than it may be; the sum of all is right."""
+        """A segment that is longer than allowed; the sum of all is right."""
         def change(file):
             file.segments[number].tail = bytes(2000)
         return change
 
     def unused(number):
-        """A segment that nothing names, so that it may have 512 bytes."""
+        """A segment that no entry names, so that it may have 512 bytes."""
         def change(file):
             file.segments.insert(number, copy.deepcopy(file.segments[0]))
             file.entries[0].segments = [2 - number]
@@ -257,7 +257,7 @@ def after_the_index():
 
 @makes_vectors
 def between_segments():
-    """Applying finds what needs the base in a segment before it looks at the next, so only *apply* is asked."""
+    """Applying finds faults that need the base in a segment before it reads the next one, so only *apply* is run."""
     base, target = STEPS[3], STEPS[4]
     file = link(base, target, Plan(values=2, pieces=[("a", 0)], parameters=(0, 0), widths=(1, 1), thresholds=[1]),
                 Plan(values=2, pieces=[("b", 0)]))
@@ -287,7 +287,7 @@ def between_segments():
 @makes_vectors
 def in_segments():
     def segment(**changes):
-        """Fields of the table, or raw streams with _ for the blank."""
+        """Fields of the table, or raw streams with _ in place of a space."""
         def change(file):
             first = file.segments[0]
             for name, value in changes.items():
@@ -350,7 +350,7 @@ def in_segments():
              dict(plane_0=bytes(8), plane_1=b"")),
             ("rank-then-planes", "R-POS-01", "ranks before planes", dict(gap_high=b"\x08" + bytes(7), plane_0=b""))):
         yield two_faults(id, rule, reason, "signs-sparse-planes", segment(**changes))
-    # Found by *check*, which does not know the members; so *apply* finds it first, too.
+    # *Check* finds this fault although it does not know the members, so *apply* finds it first, too.
     yield two_faults("padding-then-members", "R-STR-05", "all streams before ranks are compared with members", twin,
                      segment(gap_high=b"\1\5", sign=b"\x82\2"))
     yield two_faults("counts-then-ranks", "R-POS-02", "the bitmap of context 0 before the ranks of context 1", twin,

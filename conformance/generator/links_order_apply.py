@@ -1,5 +1,5 @@
-"""Links and sequences of links with two faults, of which *apply* must report the first in the order of section 10:
-step 7 after step 6, before steps 8 and 9, and of sequences each step of each link."""
+"""Links and sequences of links with two faults, of which *apply* must report the first in the order of section 10: step
+7 after step 6, before steps 8 and 9, and in sequences each step of each link."""
 from .builder import PATCH, SET, Entry
 from .coding import Plan, link
 from .links import UNSUPPORTED, copy_of, refused, valid
@@ -12,7 +12,7 @@ from .registry import makes_vectors
 BAD_LAYOUT = [(KEY, ONE_FILE + " ")]
 
 
-# Faults of one link, by the rule that they break; each leaves the others alone.
+# Faults of one link, by the rule that they break. Each leaves the others as they are.
 def absent(file):
     """R-APP-02: a patch of a tensor that the base does not have."""
     file.entries.append(Entry("u", PATCH, DTYPES["U8"], (0,), [], tensor("U8", b"").digests()))
@@ -20,7 +20,7 @@ def absent(file):
 
 
 def promise(file):
-    """R-APP-05: the header's target is not what the digests lead to."""
+    """R-APP-05: the header's target does not follow from the digests."""
     file.header["target"] = STEPS[1].digest()
 
 
@@ -35,7 +35,7 @@ def segment(file):
 
 
 def digest(file):
-    """R-APP-04: a value that is not what its digest says."""
+    """R-APP-04: a value that does not match its digest."""
     file.segments[0].set_raw("plane 0", b"\x47")
 
 
@@ -50,7 +50,7 @@ STEPS_OF_ONE = (("base", "R-APP-01", None), ("patched", "R-APP-02", absent), ("p
 
 @makes_vectors
 def of_one_link():
-    """Each pair of steps, not only neighbours: a reader may have put one of them anywhere."""
+    """Each pair of steps, not only neighbours: a reader may have put any step in any place."""
     for number, (first, rule, change) in enumerate(STEPS_OF_ONE):
         for second, _, other in STEPS_OF_ONE[number + 1:]:
             file = copy_of("one-lane")
@@ -80,7 +80,7 @@ def of_one_link():
 
 @makes_vectors
 def of_patches():
-    """Relative values need a base, which is said after the index and before any segment."""
+    """Relative values need a base. A reader reports that after the index and before any segment."""
     file = copy_of("worked-contexts")
     segment(file)
     yield refused("order/relative-then-segment", file, "R-SEG-01", "without a base, relative values before segments",
@@ -128,7 +128,7 @@ SECOND = (("index", "R-IDX-12", index), ("patched", "R-APP-02", absent), ("promi
 
 @makes_vectors
 def of_sequences():
-    """The first link, of two or three, goes from step 1 to step 2."""
+    """The first link, of two or three, leads from step 1 to step 2."""
     twin = "sequence-from-base"
     for id, rule, change in SECOND:
         in_check = id in ("index", "segment", "width")
@@ -175,7 +175,7 @@ def of_sequences():
         yield bad(f"first-layout-then-second-{id}", "R-LAY-01",
                   f"the layout of the first link before {rule} of the second", faulty(layout), f"apply/after-{change}",
                   check=False, features=["layout"])
-        # Then step 8 of each.
+        # Then step 8 of each link.
         yield bad(f"second-{id}-then-first-segment", rule, f"{rule} of the second link before segments of the first",
                   faulty(segment), f"apply/after-{change}", features=features)
         yield bad(f"second-{id}-then-first-digest", rule, f"{rule} of the second link before the results of the first",
@@ -208,7 +208,7 @@ def limits_in_sequences():
 
 @makes_vectors
 def promised_tensors():
-    """The base of the second link has what the first one promises."""
+    """The base of the second link has the tensors that the first one promises."""
     twin, changed = "sequence-from-base", STEPS[2].changed("unused", b=None)
     gone = link(STEPS[1], changed, Plan(values=2, pieces=[("a", 0)]))
     second = step(3)
@@ -239,7 +239,7 @@ def promised_tensors():
 
 @makes_vectors
 def layouts_that_are_not_read():
-    """*Check* does not look at layouts, nor do patches."""
+    """Neither *check* nor *patches* reads layouts."""
     file = copy_of("one-lane")
     file.metadata = BAD_LAYOUT
     yield valid("layout-unread", file, "12", "a bad layout is no fault of a link whose tensors alone are wanted",

@@ -1,5 +1,5 @@
-"""Links with two faults: of R-IDX-19, which is checked at each piece, of k of absolute values, and of segments
-whose tensors are in another order."""
+"""Links with two faults: of R-IDX-19, which is checked at each piece, of k of absolute values, and of segments whose
+tensors are in another order."""
 from .builder import DENSE, SET
 from .coding import Plan, link
 from .links import copy_of, refused, valid
@@ -10,7 +10,7 @@ from .registry import makes_vectors
 
 @makes_vectors
 def falling_segments():
-    """Three tensors in two segments of one coding; the second tensor goes back to the first segment."""
+    """Three tensors in two segments of one coding; the second tensor returns to the first segment."""
     names = "abc"
     base = State("falling-base", {name: tensor("U8", [1, 2, 3]) for name in names})
     target = State("falling-target", {name: tensor("U8", [1, 2, 4]) for name in names})
@@ -81,7 +81,7 @@ def falling_segments():
 
 @makes_vectors
 def segments_against_tensors():
-    """Segment 0 has a part of the second tensor, segment 1 one of the first."""
+    """Segment 0 has a part of the second tensor, and segment 1 one of the first."""
     base = State("crossed-base", {"a": tensor("U8", [1, 2, 3]), "b": tensor("U8", [4, 5, 6])})
     target = State("crossed-target", {"a": tensor("U8", [1, 2, 9]), "b": tensor("U8", [7, 8, 9])})
     twin = "crossed-segments"
@@ -119,7 +119,7 @@ def segments_against_tensors():
 
 @makes_vectors
 def contexts_of_absolute_values():
-    """R-SEG-04 comes when k has been read."""
+    """R-SEG-04 is checked when k has been read."""
     for id, table, reason in (("position", bytes([2, 33, 0, 0, 1, 0]), "a position parameter that is none"),
                               ("end", b"\2", "the end of the table"),
                               ("end-in-positions", b"\2\0", "the end of the table in its position parameters"),

@@ -11,7 +11,7 @@ def flipped(digest):
 
 
 def wrong(id, rule, twin, change, reason, promised=False, section="9", check=False):
-    """`change` of the list of digests of the last tensor. `promised`: the header's target follows from them."""
+    """`change` changes the list of digests of the last tensor. `promised`: the header's target follows from them."""
     link = copy_of(twin)
     change(link.entries[-1].digests)
     if promised:

@@ -1,4 +1,4 @@
-"""Small links that ask for much, within the limits of section 13: what a careful reader allocates stays below
+"""Small links that ask for much, within the limits of section 13: a careful reader allocates less than
 `allocation_ceiling`."""
 from . import frames
 from .builder import PATCH, SET, Entry, Link, Stream
@@ -19,7 +19,7 @@ def spoiled(id, rule, reason, twin, change, ceiling=MIB, section="13", **members
 
 
 def terabyte(operation, base, segments):
-    """One tensor of 2^40 bytes; nobody can say what the digests of its pieces are, so they are zeros."""
+    """One tensor of 2^40 bytes. The digests of its pieces are zeros, because they cannot be computed."""
     entry = Entry("t", operation, DTYPES["U8"], (TERABYTE,), segments, [bytes(32)] * (TERABYTE // PIECE))
     other = State("unused", {"t": tensor("U8", b"no terabyte")})
     file = Link(base, other, entries=[entry], index_stored=frames.frame)
@@ -68,7 +68,7 @@ def counts():
 
 @makes_vectors
 def raw_lengths():
-    """Streams that declare far more than the coding can need."""
+    """Streams that declare far more bytes than the coding can need."""
     def declared(name, length):
         return lambda file: file.segments[0].streams.update({name: Stream(b"", bytes(10), raw_length=length)})
     for twin, names in (("worked-contexts", ("bitmap", "gap low", "gap high", "sign", "magnitude")),
@@ -87,7 +87,7 @@ def raw_lengths():
 
 
 def bomb(raw, blocks, window=0x38):
-    """A frame of RLE blocks that holds 2^17 bytes for each four of its own."""
+    """A frame of RLE blocks that holds 2^17 bytes for every four of its own."""
     body = frames.block(frames.RLE, 1 << 17, b"a") * blocks
     return frames.header(window=window) + body + frames.block(frames.RAW, len(raw), raw, last=True)
 

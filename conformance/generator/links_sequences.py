@@ -1,5 +1,6 @@
 """Sequences of links: tensors that a later link removes or sets again, and tensors that a link lists without a part
-(SPEC sections 9 and 10). A reader that builds only what the last state has still owes all of step 8 to the others."""
+(SPEC sections 9 and 10). A reader that builds only the tensors of the last state must still do all of step 8 for the
+others."""
 from .builder import BITMAP, DENSE, PLANES, SET, SMALL, SPARSE
 from .coding import Plan, link
 from .links import copy_of, followed_by, refused, valid
@@ -9,7 +10,7 @@ from .registry import makes_vectors_since
 LANES = [0x0000, 0x0101, 0x0001, 0x0102, 0x0002, 0x0103, 0x0003, 0x0104]  # exponent fields 0 and 2
 ALONE = State("gone-alone", {"a": tensor("U8", b"abcd")})
 CHANGED = ALONE.changed("gone-alone-changed", a=tensor("U8", b"abcX"))
-# The second one has the lanes 0, 3, 4 and 7 of each, the third one the lane 2.
+# The second link changes the lanes 0, 3, 4 and 7 of each tensor, the third link the lane 2.
 STATES = [State(f"gone-{number}", ALONE.tensors | {"t": tensor("BF16", [
     lane + (number > 0 and place in (0, 3, 4, 7)) + (number > 1 and place == 2) for place, lane in enumerate(LANES)])})
     for number in range(3)]
@@ -42,7 +43,7 @@ def crc(segment):
 
 
 def rank(segment):
-    """The last rank in context 1 is 4, and it has four members."""
+    """The last rank in context 1 is 4, but the context has four members."""
     assert segment.streams["gap high"].raw == b"\1\1"
     segment.set_raw("gap high", b"\1\2")
 
@@ -54,7 +55,7 @@ def counted(*counts):
     return change
 
 
-# Faults of the first link: its coding, the rule, and True if *check* sees the fault.
+# Faults of the first link: its coding, the rule, and True if *check* finds the fault.
 FAULTS = (("segment", "absolute", crc, "R-SEG-01", True, "a segment with a wrong checksum"),
           ("rank", "relative", rank, "R-POS-01", False, "a rank beyond the members of its context"),
           ("bitmap", "relative", counted(5, 2), "R-POS-02", False, "a bitmap that is longer than its context has members"),
@@ -69,7 +70,8 @@ def spoiled(coding, change):
 
 @makes_vectors_since("1.2")
 def faults():
-    """The only segment of the first link belongs to a tensor that the last state does not have, or not any more."""
+    """The only segment of the first link belongs to a tensor that the last state does not have, or does not have any
+    more."""
     for id, coding, change, rule, in_check, reason in FAULTS:
         file = spoiled(coding, change)
         yield refused(f"apply/gone-{id}", file, rule, f"{reason}, of a tensor that the second link removes",
@@ -101,7 +103,7 @@ def order():
 
 @makes_vectors_since("1.2")
 def listed_without_part():
-    """A digest that is wrong although nothing is coded: compared after each link, when a later one has a fault."""
+    """A wrong digest of a tensor without coded lanes: compared after each link, when a later one has a fault."""
     wrong = STATES[1].changed("gone-not-coded", a=tensor("U8", b"abXd"))
     right = link(STATES[0], STATES[1], Plan(pieces=[("t", 0)]), listed=["a"])
     then = link(STATES[1], STATES[2], Plan(pieces=[("t", 0)]), listed=["a"])

@@ -1,4 +1,4 @@
-"""Where readers that change a piece stretch by stretch come to an edge, and parts of a second piece."""
+"""Edges of stretches, for readers that change a piece stretch by stretch, and parts of a second piece."""
 from . import frames
 from .builder import BITMAP, DENSE, PLANES, SMALL, SPARSE
 from .coding import Plan, link
@@ -14,14 +14,15 @@ LANES = {"U8": 1, "BF16": 2, "F64": 8}
 
 
 def at_edges(width):
-    """Numbers of the lanes around places at which a stretch may end."""
+    """Returns the numbers of the lanes around places at which a stretch may end."""
     near = {edge // width + step for edge in EDGES for step in (-1, 0, 1)}
     return sorted({0, BYTES // width - 1} | near)
 
 
 @makes_vectors_since("1.2")
 def stretches():
-    """Multiples of 2^9 to 2^18 bytes: the lane that begins a stretch, the last one of the stretch before, and the next."""
+    """Multiples of 2^9 to 2^18 bytes: the first lane of a stretch, the last one of the previous stretch, and the next
+    one."""
     for dtype, width in LANES.items():
         name, lanes = dtype.lower(), at_edges(width)
         base = by_rule(f"stretches-{name}", dtype, BYTES)
@@ -45,7 +46,7 @@ def stretches():
 
 @makes_vectors_since("1.2")
 def second_pieces():
-    """A part has the lanes of its piece, and not those up to its end, nor those of its tensor."""
+    """A part has the lanes of its piece, neither those up to the end of the piece, nor those of its tensor."""
     base = by_rule("piece-above-u64", "U64", (1 << 24) + 8)
     last = with_lanes(base, "piece-above-u64-last", {1 << 24: b"\xfe" * 8})
     for id, plan, reason in (("dense", Plan(DENSE), "dense positions"), ("sparse", Plan(), "sparse positions"),

@@ -8,8 +8,8 @@ from .registry import makes_vectors
 
 
 def special_lanes(dtype):
-    """Zeros of both signs, least and greatest, infinities and NaNs with payloads, where the dtype has such things.
-    A number of lanes that holds whole elements of six bits, too."""
+    """Zeros of both signs, minimum and maximum, infinities and NaNs with payloads, as far as the dtype has them. The
+    number of lanes also fits whole elements of six bits."""
     bits = 8 * dtype.lane_bytes
     sign = 1 << (bits - 1)
     top = ((1 << dtype.exponent_bits) - 1) << (bits - 1 - dtype.exponent_bits) if dtype.exponent_bits else sign >> 1
@@ -29,7 +29,7 @@ def dtypes_set():
 
 @makes_vectors
 def dtypes_patch():
-    """Each special lane becomes the one that follows it, so that zeros, infinities and NaNs turn into each other."""
+    """Each special lane becomes the next one, so that zeros, infinities and NaNs turn into each other."""
     for name, dtype in DTYPES.items():
         lanes, label = special_lanes(dtype), name.lower().replace("_", "-")
         new = lanes[1:] + lanes[:1]
@@ -52,7 +52,7 @@ def zeros_and_nans():
                      ("signs-absolute", Plan())):
         yield valid(id, link(base, target, plan), "8.3",
                     "-0 is not 0, and NaNs that differ in sign or payload are different values")
-    # What compares equal as a number, and what is not even equal to itself.
+    # Values that compare equal as numbers, and values that do not even equal themselves.
     equal = [("BF16", 1 << 15, 0x7FC0), ("F16", 1 << 15, 0x7E00), ("F32", 1 << 31, 0x7FC00000),
              ("F64", 1 << 63, 0x7FF8 << 48)]
     yield valid("signs-of-zero", link(
@@ -65,7 +65,7 @@ def zeros_and_nans():
 
 
 def constant(label, count, byte):
-    """A state of one U8 tensor of equal bytes; by rule if it is long."""
+    """A state of one U8 tensor of equal bytes; a long one is given by rule."""
     if count < 1000:
         return State(label, {"t": tensor("U8", bytes([byte]) * count)})
     return RuleState(label,
@@ -87,7 +87,7 @@ def gap_shifts():
 
 @makes_vectors
 def gap_escapes():
-    """Around the greatest high part that is a byte, and around the greatest escape of one byte."""
+    """Values around the maximum high part that fits a byte, and around the maximum escape of one byte."""
     for gap in (253, 254, 255, 256, 382, 383, 65536):
         base = constant(f"gap-{gap}-base", gap + 2, 0)
         target = State(f"gap-{gap}-target", {"t": tensor("U8", bytes(gap) + b"\1\2")})
@@ -105,7 +105,7 @@ def gap_escapes():
 
 @makes_vectors
 def lane_counts():
-    """Lengths around the boundaries of bytes, in all positions; long tensors change at both ends."""
+    """Lengths around byte boundaries, in all positions; long tensors change at both ends."""
     for count in (0, 1, 7, 8, 9, 254, 255, 256, 65535, 65536):
         base = constant(f"lanes-{count}-base", count, 7)
         target = State(f"lanes-{count}-target", {"t": tensor("U8", (b"\x08" + b"\7" * (count - 2) + b"\x09")[:count])})
@@ -190,7 +190,7 @@ def several_parts():
 
 @makes_vectors
 def magnitudes():
-    """Symbol widths and escapes; the differences are 1 to 600 and the greatest there are."""
+    """Symbol widths and escapes; the differences are 1 to 600 and the maxima."""
     for width in (1, 2, 4, 8):
         escape = (1 << width) - 1
         steps = [1, -1, escape, -escape, escape + 1, -escape - 1, escape + 2, escape + 128, escape + 129, -600]

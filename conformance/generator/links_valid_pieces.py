@@ -16,7 +16,7 @@ def by_rule(label, dtype, size, name="t", multiply=7, add=3):
 
 
 def with_lanes(state, label, changes, name="t"):
-    """The state with some bytes replaced: {offset: bytes}."""
+    """Returns the state with some bytes replaced: {offset: bytes}."""
     old = state.tensors[name]
     data = bytearray(old.data)
     for offset, new in changes.items():
@@ -81,7 +81,7 @@ def piece_order():
     two = with_lanes(base, "three-pieces-first-two", {0: b"\xfe" * 8, PIECE: b"\xfd" * 8})
     yield valid("pieces-two-segments", link(base, two, Plan(SPARSE, SMALL, [("t", 0)]), Plan(SPARSE, SMALL, [("t", 1)])),
                 "6.2", "the first two of three pieces in segments of their own", ["R-IDX-19"])
-    # A segment with the end of one tensor and all of others.
+    # A segment with the end of one tensor and all of the others.
     small = {name: tensor("U64", [5, 6]) for name in ("a", "s", "u")}
     mixed = RuleState("pieces-and-small", base.rules + [
         {"name": name, "dtype": "U64", "shape": [2], "multiply": 0, "add": 5, "modulus": 256} for name in small])
@@ -114,14 +114,14 @@ def many_segments():
 
 @makes_vectors
 def segment_order():
-    """Where R-IDX-19 leaves the order free, and where only just."""
+    """Orders that R-IDX-19 leaves free, and orders that it just allows."""
     def states(dtypes):
         bases = {name: tensor(dtype, [1, 2]) for name, dtype in dtypes.items()}
         return [State("unused", bases), State("unused", {
             name: tensor(item.dtype, [3 + number, 2]) for number, (name, item) in enumerate(bases.items())})]
 
     def made(id, dtypes, groups, reason, base_file=True, **values):
-        """`groups`: names of the tensors of each segment; a value for others than absolute ones."""
+        """`groups`: names of the tensors of each segment; a value selects other values than absolute ones."""
         base, target = states(dtypes)
         if base_file:
             base.label, target.label = f"{id}-base", f"{id}-target"

@@ -123,7 +123,7 @@ def stored_streams():
 
 @makes_vectors
 def every_stream_compressed():
-    """Each fourth lane changes by 300, then each by 20,000: every stream has a run."""
+    """Every fourth lane changes by 300, then by 20,000: every stream has a run."""
     lanes = [1000] * 1200 + [0] * 600
     base = State("all-streams-base", {"t": tensor("U16", lanes)})
     new = list(lanes)

@@ -130,7 +130,7 @@ def shapes():
         target = State(id, {"t": tensor(dtype, data, shape)})
         plans = [Plan(DENSE)] if data else []
         rules = ["R-IDX-09"] if "packed" in id else ["R-LIM-01"] if "8-dim" in id or "huge" in id else []
-        # Libraries for safetensors multiply from the left, and so cannot hold the result of "huge-before".
+        # Safetensors libraries multiply from the left, and so cannot hold the result of "huge-before".
         yield valid(id, link(EMPTY, target, *plans), "2.2", reason, rules, apply=id != "shape-zero-huge-before")
 
 

@@ -1,4 +1,4 @@
-"""Valid links of one coding each, small enough to spoil a single byte of them."""
+"""Valid links of one coding each, small enough to damage a single byte of them."""
 from .builder import DENSE, PLANES, SMALL, SPARSE
 from .coding import Plan, link
 from .links import valid

@@ -7,7 +7,7 @@ from blake3 import blake3
 from .primitives import ceil_div, string, text_bytes, u8, u64, varint
 
 PIECE = 1 << 24
-DESCRIBED = 255  # code of a dtype that brings its description
+DESCRIBED = 255  # code of a dtype that has its description with it
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Dtype:
     exponent_bits: int
 
     def encode(self):
-        """As in a tensor entry: the code, and for a described dtype the description (section 6.2)."""
+        """Returns the form in a tensor entry: the code, and for a described dtype the description (section 6.2)."""
         if self.code != DESCRIBED:
             return u8(self.code)
         fields = (self.lane_bytes, self.sign_magnitude, self.exponent_bits)
@@ -50,7 +50,8 @@ class Tensor:
     data: bytes
 
     def digests(self):
-        """What an index says of it (section 6): its digest, or those of its pieces if there are several."""
+        """Returns the digests in an index (section 6): the tensor's digest, or those of its pieces if there are
+        several."""
         return [blake3(self.data[start:start + PIECE]).digest() for start in range(0, len(self.data) or 1, PIECE)]
 
     def digest(self):
@@ -58,13 +59,13 @@ class Tensor:
 
 
 def tensor_digest(digests):
-    """Section 3: from the digests that an index has for a tensor."""
+    """Section 3: computes the tensor digest from the digests in an index."""
     return digests[0] if len(digests) == 1 else blake3(b"".join(digests)).digest()
 
 
 def tensor(dtype, lanes, shape=None):
-    """A tensor from its lanes as numbers, or from bytes; by default of one dimension. `dtype`: a name of the table, or
-    a Dtype."""
+    """Makes a tensor from its lanes as numbers, or from bytes; by default with one dimension. `dtype`: a name of the
+    table, or a Dtype."""
     dtype = DTYPES.get(dtype, dtype)
     data = lanes if isinstance(lanes, bytes) else b"".join(lane.to_bytes(dtype.lane_bytes, "little") for lane in lanes)
     shape = (len(data) * 8 // dtype.bits,) if shape is None else tuple(shape)
@@ -106,15 +107,15 @@ class State:
                              for name, item in self.tensors.items()})
 
     def changed(self, label, **tensors):
-        """A copy with some tensors replaced; None removes."""
+        """Returns a copy with some tensors replaced; None removes."""
         merged = self.tensors | tensors
         return State(label, {name: item for name, item in merged.items() if item is not None})
 
     suffix = ".safetensors"
 
     def file(self):
-        """The state as safetensors: tensors with the widest lanes first, so that each is aligned. None if a dtype is not
-        one of safetensors."""
+        """Returns the state as safetensors: tensors with the widest lanes first, so that each is aligned. None if a
+        dtype is not one of safetensors."""
         if any(item.dtype.code == DESCRIBED for item in self.tensors.values()):
             return None
         header, body = {}, bytearray()
@@ -128,7 +129,7 @@ class State:
 
 
 class RuleState(State):
-    """A big state, kept as a text: byte i of a tensor's data is (i * multiply + add) mod modulus."""
+    """A large state, kept as a text: byte i of a tensor's data is (i * multiply + add) mod modulus."""
 
     suffix = ".json"
 

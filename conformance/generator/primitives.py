@@ -45,7 +45,7 @@ def crc32(data):
 
 
 def pack(items, width):
-    """Items of `width` bits each, least significant bit first; the last byte is filled up with zeros."""
+    """Packs items of `width` bits each, least significant bit first; the last byte is padded with zeros."""
     total = 0
     for position, item in enumerate(items):
         total |= item << (position * width)

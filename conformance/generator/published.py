@@ -1,6 +1,6 @@
-"""published.sha256: what may never change or disappear. One line, as sha256sum writes it, for each file of a published
-vector, each state, and each entry of the index: an entry's name is index.json# and its id, its digest that of its
-canonical JSON (sorted members, no white space, ASCII)."""
+"""published.sha256: digests of everything that may never change or disappear. One line, as sha256sum writes it, for
+each file of a published vector, each state, and each entry of the index: an entry's name is index.json# and its id, its
+digest that of its canonical JSON (sorted members, no white space, ASCII)."""
 import hashlib
 import json
 import os
@@ -9,7 +9,7 @@ NAME = os.path.normpath(os.path.join(os.path.dirname(__file__), "..", "published
 
 
 def files_of(value):
-    """The paths that an entry names, its own file and states."""
+    """Returns the paths that an entry names: its own file and states."""
     if isinstance(value, str):
         return {value} if value.startswith("vectors/") else set()
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -17,7 +17,7 @@ def files_of(value):
 
 
 def digests(files):
-    """{name: SHA-256} of everything that there is to publish."""
+    """Returns {name: SHA-256} of everything to publish."""
     vectors = json.loads(files["index.json"])["vectors"]
     named = {path for entry in vectors for path in files_of(entry)}
     found = {path: hashlib.sha256(data).hexdigest() for path, data in files.items() if path in named}
@@ -28,7 +28,7 @@ def digests(files):
 
 
 def listed():
-    """{name: SHA-256} of what has been published."""
+    """Returns {name: SHA-256} of everything that has been published."""
     if not os.path.exists(NAME):
         return {}
     with open(NAME, encoding="ascii") as file:
@@ -36,7 +36,7 @@ def listed():
 
 
 def faults(files):
-    """What has changed or disappeared, as lines of text."""
+    """Yields changed and missing entries, as lines of text."""
     there = digests(files)
     for name, digest in listed().items():
         if name not in there:
@@ -46,7 +46,7 @@ def faults(files):
 
 
 def add(files):
-    """Adds lines of what is new; lines that are there stay as they are. How many it added."""
+    """Adds lines of new files and entries; existing lines stay. Returns how many it added."""
     old = listed()
     new = {name: digest for name, digest in digests(files).items() if name not in old}
     with open(NAME, "w", encoding="ascii") as file:

@@ -1,9 +1,9 @@
-"""Where the vectors are collected, of all kinds. A function that is marked with `makes_vectors` yields `Vector`s; its
-file and name become their `generator`."""
+"""The registry of vectors of all kinds. A function that is marked with `makes_vectors` yields `Vector`s; its file and
+name become their `generator`."""
 from dataclasses import dataclass, field
 
 SPEC = "1.2"  # version of SPEC.md
-SINCE = {"23": "1.1", "24": "1.1", "25": "1.2"}  # by the section of an addition, the version that took it in
+SINCE = {"23": "1.1", "24": "1.1", "25": "1.2"}  # by the section of an addition, the version that included it
 FUNCTIONS = []
 MADE = {}  # id -> Vector, in the order in which they are made
 
@@ -21,12 +21,12 @@ class Vector:
     features: list = field(default_factory=list)
     twin: str = None
     members: dict = field(default_factory=dict)  # other members of the index's entry; a State stands for its path
-    source: object = None  # what the file was made from, for those who make invalid ones of it
+    source: object = None  # the object that the file was made from, for vectors that damage it
     generator: str = None
-    since: str = None  # the version of SPEC.md that it came with
+    since: str = None  # the version of SPEC.md that added it
 
     def whole(self):
-        """The file that testees get."""
+        """Returns the file that testees get."""
         grown = self.members.get("grown")
         if grown is None:
             return self.file
@@ -34,7 +34,7 @@ class Vector:
         return self.file[:at] + self.file[at:at + 1] * (grown["length"] - len(self.file)) + self.file[at:]
 
     def entry(self):
-        """The entry of the index, but for the digests of files."""
+        """Returns the entry of the index, without the digests of files."""
         return {"id": self.id, "kind": self.kind, "file": f"vectors/{self.id}{self.suffix}", "section": self.section,
                 "rules": sorted(set(self.rules)), "features": sorted(set(self.features)), "since": self.since,
                 "generator": self.generator, "reason": self.reason, "twin": self.twin, **self.members,
@@ -47,7 +47,7 @@ def makes_vectors(function):
 
 
 def makes_vectors_since(version):
-    """The same, of vectors that came later than the text that their section is in."""
+    """Like `makes_vectors`, for vectors that were added after the text of their section."""
     def mark(function):
         function.since = version
         return makes_vectors(function)

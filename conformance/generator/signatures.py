@@ -1,5 +1,5 @@
 """Building blocks of vectors of signed commits (spec/signatures.md): public test keys, and notes of which every part
-can be a wrong one. Nothing here decides which notes count: each vector says it."""
+can be wrong. Nothing here decides which notes count: each vector states it."""
 import hashlib
 from base64 import b64encode
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NOTE_BYTES, NOTES, LINES = 16384, 64, 100
 
 @dataclass(frozen=True)
 class Key:
-    """A key for tests alone. Everybody knows the private one: it stands here."""
+    """A key for tests only: its private half is published here."""
     name: str
     seed: bytes
 
@@ -24,7 +24,7 @@ class Key:
         return self.private().public_key().public_bytes_raw()
 
     def hash(self):
-        """What the names of its own notes end with."""
+        """Returns the digest at the end of the names of its own notes."""
         return hashlib.sha256(self.name.encode() + b"\n\x01" + self.public()).digest()
 
     def id(self):
@@ -34,13 +34,13 @@ class Key:
         return self.private().sign(text.encode() if isinstance(text, str) else text)
 
     def text(self, *chains):
-        """What readers are given, with the digests of chains."""
+        """Returns the text that readers get, with the digests of chains."""
         return " ".join([f"{self.name}+{self.id().hex()}+{b64(bytes([1]) + self.public())}", *chains])
 
 
 @dataclass(frozen=True)
 class PublicKey(Key):
-    """A key of which only the public half is known, or which has no other."""
+    """A key whose private half is unknown, or does not exist."""
     bytes: bytes
 
     def public(self):
@@ -59,13 +59,13 @@ FIRST, SECOND, THIRD, UNKNOWN = map(public_test_key, (1, 2, 3, 9))
 
 
 def text_of(chain, version, *, first="deltachain commit v1", chain_digest=None, number=None, commit=None):
-    """The text of a note on the commit of a version."""
+    """Returns the text of a note on the commit of a version."""
     return "\n".join([first, chain_digest or digest(chain.objects[CHAIN]), str(version) if number is None else number,
                       commit or digest(chain.objects[commit_name(version)]), ""])
 
 
 def signature_line(key, text, *, name=None, id=None, signature=None, base64=None):
-    """A signature line; what is said replaces what is right."""
+    """Returns a signature line; the arguments replace right values."""
     data = (key.id() if id is None else id) + (key.sign(text) if signature is None else signature)
     return f"\u2014 {key.name if name is None else name} {b64(data) if base64 is None else base64}\n"
 
@@ -75,7 +75,7 @@ def note(text, *lines):
 
 
 def note_of(chain, version, *keys):
-    """A good note by these keys."""
+    """Returns a good note by these keys."""
     text = text_of(chain, version)
     return note(text, *(signature_line(key, text) for key in keys))
 
@@ -85,21 +85,22 @@ def note_name(version, commit, note_digest):
 
 
 def put(chain, version, data, *, named=None, of=None, note_digest=None):
-    """The chain with a note on a version's commit, or under another name. `named`: another version; `of`: another
-    commit."""
+    """Returns the chain with a note on a version's commit, or under another name. `named`: another version; `of`:
+    another commit."""
     name = note_name(version if named is None else named, of or digest(chain.objects[commit_name(version)]),
                      note_digest or digest(data))
     return chain.with_object(name, data)
 
 
 def put_own(chain, version, key, data=None, **names):
-    """The chain with a note under the name of the own note of a key: what that key signs, or other bytes."""
+    """Returns the chain with a note under the name of a key's own note: with that key's signature, or with other
+    bytes."""
     return put(chain, version, note_of(chain, version, key) if data is None else data, note_digest=key.hash().hex(),
                **names)
 
 
 def signed(chain, *versions, by=(FIRST,)):
-    """The chain with a note by each of these keys on each of the versions."""
+    """Returns the chain with a note by each of these keys on each of the versions."""
     for version in versions:
         for key in by:
             chain = put(chain, version, note_of(chain, version, key))
@@ -107,13 +108,14 @@ def signed(chain, *versions, by=(FIRST,)):
 
 
 def trust(*keys, quorum=1, seen=None):
-    """What a reader is given: keys, or texts; the first test key if nothing is said. `seen`: a version and the digest of its commit."""
+    """Returns a reader's trust: keys, or texts; by default the first test key. `seen`: a version and the digest of its
+    commit."""
     return {"keys": [key if isinstance(key, str) else key.text() for key in keys or (FIRST,)], "quorum": quorum,
             "seen": seen and {"version": seen[0], "commit": seen[1]}}
 
 
 def seen(chain, version, *keys, quorum=1):
-    """Trust of a reader that has met this head."""
+    """Returns the trust of a reader that has met this head."""
     return trust(*keys, quorum=quorum, seen=(version, digest(chain.commits[version])))
 
 
@@ -124,14 +126,14 @@ def counts(id, reason, *notes, keys=(FIRST,), quorum=1, chain=None, features=())
 
 
 def does_not_count(id, reason, *notes, keys=(FIRST,), quorum=1, chain=None, twin="one", features=()):
-    """The same; they do not, so no version is signed."""
+    """A vector like that of `counts`, whose notes do not count, so that no version is signed."""
     chain = chain or with_notes(*notes)
     return bad(f"notes/{id}", chain, "R-SIG-01", f"notes/{twin}", reason, section="23.2",
                trust=trust(*keys, quorum=quorum), features=features)
 
 
 def with_notes(*notes):
-    """A chain with one version, and these notes on it."""
+    """Returns a chain with one version, and these notes on it."""
     chain = line(0)
     for data in notes:
         chain = put(chain, 0, data)

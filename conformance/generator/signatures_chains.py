@@ -57,7 +57,7 @@ def named():
 
 @makes_vectors_since("1.2")
 def before_others():
-    """R-SIG-05 comes after chain.json, before all else, and nothing sets it aside."""
+    """R-SIG-05 is checked after chain.json and before everything else, and no setting overrides it."""
     key = FIRST.text(SOME)
     held = of(other(2), 1)
     yield unfit("another-unsigned", "the key is trusted for another chain, and no version is signed", key, chain=line(1))

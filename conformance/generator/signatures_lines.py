@@ -1,5 +1,5 @@
-"""Signature lines (SPEC section 23.2): names, IDs, base64 and signatures, of which one thing is wrong,
-and what a wrong line does to the others of its note."""
+"""Signature lines (SPEC section 23.2): names, IDs, base64 and signatures with one fault, and the effect of a wrong line
+on the others of its note."""
 import hashlib
 import struct
 
@@ -10,20 +10,20 @@ from .signatures_notes import CHAIN, GOOD, TEXT
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # of the group (RFC 8032)
 OF_UNKNOWN = signature_line(UNKNOWN, TEXT)
-# What may be in names: no white space by Unicode, though some take it for such.
+# Characters that names may have: not white space by Unicode, though some programs take them for it.
 ODD = "\"-\\\x7f\x80\u00ad\u180e\u200b\u200d\u2060\ufeff\ufffd\U0001f511\u2014=/:%"
 # White space by Unicode, and characters below U+0021.
 WHITE = "\0\t\x0b\x0c\r\x1c\x1f\x85\xa0\u1680\u2000\u2005\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 def beside(line):
-    """A note with a good line before another one."""
+    """Returns a note with a good line before another one."""
     return note(TEXT, GOOD, line) if isinstance(line, str) else note(TEXT, GOOD) + line
 
 
 @makes_vectors
 def names():
-    """A name that is none is that of an unknown key: it makes that what it stands in is no note."""
+    """An invalid name is that of an unknown key, but makes its text no note."""
     odd = public_test_key(4, ODD)
     yield counts("names-odd", "the name of the key has characters that are no white space", note_of(CHAIN, 0, odd),
                  keys=(odd,))
@@ -56,7 +56,7 @@ def names():
 
 @makes_vectors
 def forms():
-    """What stands between name and signature, in the line of the trusted key and in one beside it."""
+    """Separators between name and signature, in the line of the trusted key and in another line."""
     for id, reason, change in (
             ("hyphens", "two hyphens in place of the dash", lambda line: line.replace("\u2014", "--")),
             ("en-dash", "an en dash", lambda line: line.replace("\u2014", "\u2013")),
@@ -77,7 +77,7 @@ def forms():
 
 
 def other_base64(data):
-    """Texts that are not the base64 of the 68 bytes, with the reason."""
+    """Returns texts that are not the base64 of the 68 bytes, with the reason."""
     text = b64(data)
     last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     assert text.endswith("=") and set("+/") & {*text}, "it shows nothing with this key"
@@ -94,7 +94,7 @@ def other_base64(data):
 
 
 def other_lengths(data):
-    """The bytes of lines that keys of other kinds could have, with the reason."""
+    """Returns bytes of lines that keys of other kinds could have, with the reason."""
     return (("5-bytes", "an ID and a byte", data[:5]), ("36-bytes", "half a signature", data[:36]),
             ("67-bytes", "a signature without its last byte", data[:67]),
             ("69-bytes", "a byte after the signature", data + b"\0"),
@@ -120,7 +120,8 @@ def base64():
 
 @makes_vectors
 def lengths():
-    """Of strangers any length means nothing. A trusted key has signatures of one length; another spoils the note."""
+    """Lines of unknown keys may have any length. Signatures of a trusted key have one length; another length
+    invalidates the note."""
     def line_of(key, data):
         return signature_line(key, TEXT, base64=b64(data))
     for id, what, data in other_lengths(UNKNOWN.id() + UNKNOWN.sign(TEXT)):
@@ -148,7 +149,8 @@ def lengths():
 
 
 def cosignature(name, seconds=1764028800):
-    """The line of a witness, by C2SP's tlog-cosignature; its key has the seed of FIRST, another kind and so another ID."""
+    """Returns the line of a witness, by C2SP's tlog-cosignature. Its key has the seed of FIRST, but another kind and so
+    another ID."""
     id = hashlib.sha256(name.encode() + b"\n\x04" + FIRST.public()).digest()[:4]
     signed = FIRST.sign(f"cosignature/v1\ntime {seconds}\n{TEXT}")
     return signature_line(FIRST, TEXT, name=name, base64=b64(id + struct.pack(">Q", seconds) + signed))
@@ -156,7 +158,7 @@ def cosignature(name, seconds=1764028800):
 
 @makes_vectors
 def cosignatures():
-    """Lines of 76 bytes, which programs for signed notes write beside those of Ed25519."""
+    """Lines of 76 bytes, which programs for signed notes write beside the lines of Ed25519."""
     for id, name, what in (("", "witness.example", "another name"), ("-of-the-name", FIRST.name, "the same name")):
         yield counts(f"cosignature{id}", f"a witness with {what} has signed, too, and the time with it",
                      beside(cosignature(name)))
@@ -192,7 +194,7 @@ def other_signatures():
 
 @makes_vectors
 def signatures():
-    """A bad line of any trusted key makes that the note counts for none."""
+    """With a bad line of any trusted key, a note counts for no key."""
     for id, what, signature in other_signatures():
         yield does_not_count(f"signature-{id}", f"the signature is not valid: {what}",
                              note(TEXT, signature_line(FIRST, TEXT, signature=signature)))
@@ -211,7 +213,7 @@ def signatures():
 
 @makes_vectors_since("1.2")
 def first_characters():
-    """The first character that a name may have, of all that there are."""
+    """All characters that may be the first of a name."""
     for id, name in (("", "!"), ("-inside", "a!b"), ("-last", "deltachain!")):
         key = public_test_key(7, name)
         yield counts(f"names-exclamation-mark{id}", "the name of the key has the character U+0021", note_of(CHAIN, 0, key),

@@ -1,5 +1,5 @@
-"""Notes (SPEC section 23.2): those that count, and those of which one thing is wrong. The chain has one
-version, so that a note that does not count is R-SIG-01."""
+"""Notes (SPEC section 23.2): notes that count, and notes with one fault. The chain has one version, so a note that does
+not count means R-SIG-01."""
 from .chains import commit_name, digest, good, line, moved
 from .registry import makes_vectors, makes_vectors_since
 from .signatures import (
@@ -10,8 +10,8 @@ CHAIN = line(0)
 COMMIT = digest(CHAIN.objects[commit_name(0)])
 TEXT = text_of(CHAIN, 0)
 GOOD = signature_line(FIRST, TEXT)
-# Made from TEXT and the private key of FIRST by another program, which knows nothing of this project: the crate
-# signed_note 0.2.0. (Ed25519 leaves no choice, so it is what stands above.)
+# Another program, which knows nothing of this project, made this from TEXT and the private key of FIRST: the crate
+# signed_note 0.2.0. (Ed25519 is deterministic, so it equals the note above.)
 OF_ANOTHER_TOOL = (
     "deltachain commit v1\n"
     "3796a929c31158b08eb4fef96a4a113cfa8e786550208f9158cc924f458d834a\n"
@@ -71,7 +71,7 @@ def quorum_not_reached():
 
 @makes_vectors
 def other_texts():
-    """All are signed as they are."""
+    """Texts that are signed as they are."""
     def of(text):
         return note(text, signature_line(FIRST, text))
     other_chain = "ab" * 32
@@ -148,7 +148,7 @@ def sizes():
 
 @makes_vectors
 def other_names():
-    """Names of the objects. A note under a name that is none is not there."""
+    """Names of the objects. A note under an invalid name does not exist for readers."""
     one = note(TEXT, GOOD)
     for id, reason, named in (
             ("digest", "NOTE is the digest of other bytes", {"note_digest": digest(b"")}),
@@ -168,7 +168,7 @@ def other_names():
 
 
 def rubbish(number, chain=None, **names):
-    """A chain with a good note, and so many others before it in the order of their names."""
+    """Returns a chain with a good note, and this many others before it in the order of their names."""
     one = note(TEXT, GOOD)
     assert digest(one) > "00" * 31 + "ff"
     chain = chain or put(CHAIN, 0, one)
@@ -201,7 +201,7 @@ def many():
 
 @makes_vectors_since("1.2")
 def many_and_others():
-    """What is among the notes that are looked at, and what is not."""
+    """Objects that count among the notes that a reader reads, and objects that do not."""
     before = rubbish(NOTES - 1)
     last = "00" * 31 + "ff"
     yield does_not_count("after-63-and-one-too-long", f"{NOTES - 1} notes come before it, and one that is too long",

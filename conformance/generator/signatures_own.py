@@ -1,4 +1,4 @@
-"""Own notes of keys (SPEC section 23.2), whose names everybody can say."""
+"""Own notes of keys (SPEC section 23.2), whose names anyone can compute."""
 from .chains import digest, moved
 from .registry import makes_vectors_since
 from .signatures import (
@@ -20,7 +20,7 @@ def refused(id, reason, chain, twin="alone", **more):
 
 
 def of_length(length):
-    """A good note of this length."""
+    """Returns a good note of this length."""
     short = note(TEXT, GOOD, LONG_NAME)
     return note(TEXT, GOOD, LONG_NAME.replace(" n ", f" {'n' * (length - len(short) + 1)} "))
 
@@ -49,7 +49,7 @@ def alone():
 
 @makes_vectors_since("1.2")
 def many():
-    """An own note is beside the 64 notes, wherever its name is among them."""
+    """A reader reads an own note in addition to the 64 notes, wherever its name is among them."""
     yield taken(f"after-{NOTES}", f"{NOTES} notes come before it", rubbish(NOTES, put_own(CHAIN, 0, FIRST)))
     first, second = put_own(CHAIN, 0, FIRST), note_of(CHAIN, 0, SECOND)
     names = sorted(put(first, 0, second).objects.keys() - CHAIN.objects.keys())

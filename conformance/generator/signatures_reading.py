@@ -1,5 +1,5 @@
-"""Reading with trust (SPEC section 23.3): which version is the head, versions by number, and what else a
-reader finds in such a chain."""
+"""Reading with trust (SPEC section 23.3): which version is the head, versions by number, and other faults of such a
+chain."""
 from .chains import CHAIN, Chain, bad, commit_name, digest, good, line, moved, pairs, tar, whole
 from .chains_held import of, other
 from .documents import chain_document
@@ -110,7 +110,7 @@ def by_number():
 
 @makes_vectors
 def signed_and_wrong():
-    """What is signed is checked like any commit."""
+    """Signed versions are checked like any commit."""
     def replaced(version, data):
         chain = signed(line(2), 0, 1).with_object(commit_name(version), data)
         return signed(chain, version)
@@ -136,7 +136,7 @@ def signed_and_wrong():
 
 @makes_vectors
 def ways():
-    """Commits between, routes, files and shards need no signature of their own."""
+    """Intermediate commits, routes, files and shards need no signature of their own."""
     two = Chain().publish(whole(0), None).publish(whole(1), 0).publish(whole(2), None, 1).publish(whole(3), 2)
     yield taken("from-a-snapshot", signed(two, 3), [2, 3], "the path begins at a version that is not signed")
     routed = signed(line(2), 2).put_routes(2, 1, None, 1)
@@ -201,7 +201,7 @@ LONG = (1 << 26) + 1  # bytes of a document that no reader reads
 
 @makes_vectors_since("1.2")
 def commits():
-    """Signed commits that are not as usual."""
+    """Unusual signed commits."""
     yield taken("symbolic-link", moved(all_signed(2), commit_name(2)), [0, 1, 2], "the signed head is a link to elsewhere",
                 features=["symbolic-links"])
     blanks = b" " * LONG
@@ -222,7 +222,7 @@ def commits():
 
 @makes_vectors_since("1.2")
 def shards_and_gaps():
-    """R-CHN-17 comes after the commits between what is held and what is wanted."""
+    """R-CHN-17 is checked after the commits between the held version and the wanted one."""
     chain = signed(line(3), 3).without(commit_name(1))
     yield refused("gap-and-no-such-shard", chain, "R-CHN-03", "held",
                   "a commit between is missing, and a shard is taken that is not there", held=0, take={"shards": [5]})

@@ -1,5 +1,5 @@
-"""What a reader refuses to begin with (SPEC sections 23.1 and 23.2): USAGE, without a rule. The first key has signed the
-one version."""
+"""Arguments that a reader refuses at once (SPEC sections 23.1 and 23.2): USAGE, without a rule. The first key has
+signed the one version."""
 import hashlib
 
 from .chains import good
@@ -8,7 +8,7 @@ from .signatures import FIRST, SECOND, Key, PublicKey, b64, trust, with_notes
 from .signatures_notes import GOOD, TEXT, note
 
 FEATURES = ["signatures-1.2"]
-# Section 23.2. The bits of the sign are 0.
+# Section 23.2, with the sign bits set to 0.
 LOW_ORDER = tuple(bytes.fromhex(digits) for digits in (
     "00" * 32, "01" + "00" * 31, "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
     "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a", "ec" + "ff" * 30 + "7f", "ed" + "ff" * 30 + "7f",
@@ -29,7 +29,7 @@ def refused(id, reason, *keys, quorum=1, features=()):
 
 @makes_vectors_since("1.2")
 def keys():
-    name, id, key = SECOND.text().split("+", 2)  # of a key that is not there: one that is would be there twice
+    name, id, key = SECOND.text().split("+", 2)  # of an absent key, which is therefore no duplicate
     other = b"\x02" + SECOND.public()
     id_of_other = hashlib.sha256(name.encode() + b"\n" + other).digest()[:4].hex()
     for what, reason, text in (
@@ -58,7 +58,7 @@ def keys():
 
 @makes_vectors_since("1.2")
 def low_order():
-    """Keys for which anybody can make signatures."""
+    """Keys for which anyone can make signatures."""
     for number, public in enumerate(LOW_ORDER, 1):
         for id, reason, data in ((f"{number}", "", public), (f"{number}-sign", ", with the highest bit set",
                                                              with_sign(public))):
@@ -67,7 +67,7 @@ def low_order():
 
 
 def wrong_chains():
-    """Keys with chains that are none: id, reason and text."""
+    """Keys with invalid chains: id, reason and text."""
     text, one = FIRST.text(), "ab" * 32
     return (("space", "ends with a space", f"{text} "), ("two-spaces", "has two spaces before a chain", f"{text}  {one}"),
             ("space-last", "has a space after its chain", f"{text} {one} "),

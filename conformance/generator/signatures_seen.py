@@ -1,4 +1,4 @@
-"""What a reader with trust has seen, and what its caller accepts: points 4 and 5 of section 23.3 in
+"""The head that a reader with trust has seen, and the commit that its caller accepts: points 4 and 5 of section 23.3 in
 spec/signatures.md."""
 from .chains import Chain, commit_name, digest, line, whole
 from .chains_held import of, other
@@ -8,7 +8,7 @@ from .signatures_reading import all_signed, refused, taken
 
 
 def fork(last, first=1):
-    """Versions of the same states, of which those from `first` on have been published anew."""
+    """Versions with the same states. Those from `first` on have been published again."""
     chain = line(first - 1).publish(whole(first), first - 1, metadata={"run": "other"})
     for number in range(first + 1, last + 1):
         chain.publish(whole(number), number - 1)
@@ -156,7 +156,7 @@ def accepted():
 
 @makes_vectors_since("1.2")
 def above_what_is_wanted():
-    """The head that was seen decides which commits are checked. The held version stays in use."""
+    """The seen head decides which commits are checked. The held version stays in use."""
     chain, above = all_signed(3), "a version above it has been seen"
     for number in (2, 3):
         yield taken(f"seen-{number}-held-0-number-1", chain, [1], f"version 0 is held, version 1 is asked for, and {above}",

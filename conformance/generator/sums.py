@@ -16,7 +16,7 @@ CONTEXT = "deltachain 2026-11-25 sums of a link v1"
 
 
 def numbers():
-    """All of L0, L1, H0, H1."""
+    """Returns all of L0, L1, H0, H1."""
     output, found, place = blake3(derive_key_context="deltachain 2026-11-25 sums v1"), [], 0
     while len(found) < 12288:
         number = int.from_bytes(output.digest(4, seek=place), "little") & P
@@ -32,7 +32,7 @@ assert blake3(struct.pack("<12288I", *NUMBERS)).hexdigest() == (
 
 
 def sums_of(data, place=0):
-    """Section 24.2, byte by byte."""
+    """Computes sums by section 24.2, byte by byte."""
     total = [0, 0]
     for begin in range(0, len(data), ROW):
         some = data[begin:begin + ROW]
@@ -45,14 +45,14 @@ def sums_of(data, place=0):
 
 
 def sums_of_lanes(data, lanes, width):
-    """Of some lanes of a piece."""
+    """Computes the sums of some lanes of a piece."""
     found = [sums_of(data[lane * width:(lane + 1) * width], lane * width) for lane in lanes]
     return [sum(some) % P for some in zip([0, 0], *found)]
 
 
 def sums(link):
-    """What a right record has: for each entry that is not a removal, for each piece, [its sums, those of its coded
-    lanes or None]."""
+    """Returns the content of a right record: for each entry that is not a removal, for each piece,
+    [its sums, those of its coded lanes or None]."""
     found = {}
     for entry in link.entries:
         if entry.operation == REMOVE:
@@ -79,13 +79,13 @@ def binding(link):
 
 
 def data_of(link, pairs=None, bound=None):
-    """The data of a record."""
+    """Returns the data of a record."""
     pairs = flat(sums(link)) if pairs is None else pairs
     return (binding(link) if bound is None else bound) + b"".join(struct.pack("<II", *pair) for pair in pairs)
 
 
 def with_sums(link, found=None):
-    """The link, made one that has sums: those that are right, or others."""
+    """Returns the link with sums: the right ones, or those of `found`."""
     return with_area(link, AREA + record(KIND, data_of(link, None if found is None else flat(found))))
 
 
@@ -95,7 +95,7 @@ def with_area(link, area, bits=BIT):
 
 
 def answer(found):
-    """Of the operation *sums*."""
+    """Returns the expected answer of the operation *sums*."""
     return {"sums": None if found is None else [
         {"name": name, "pieces": [{"piece": piece, "coded": coded} for piece, coded in pieces]}
         for name, pieces in found.items()]}
@@ -106,9 +106,9 @@ UNSUPPORTED = {"class": "UNSUPPORTED", "rule": None}
 
 def vector(id, link, section, reason, in_place, rules=(), found=False, apply=True, twin=None, features=(), base=None,
            then=(), **members):
-    """A vector of a link. `in_place`: what that operation must answer: a state, a rule, or UNSUPPORTED; `found`: the sums
-    that the link has, None for none; by default the right ones. `apply`: whether it is run; it gives the state, or that
-    of the link. `then` has vectors of the links that are taken after it."""
+    """A vector of a link. `in_place`: the expected answer of that operation: a state, a rule, or UNSUPPORTED; `found`:
+    the sums of the link, None for none; by default the right ones. `apply`: whether it is run; its result is the state,
+    or that of the link. `then` has vectors of the links that follow."""
     expect = {"check": accepted(link)}
     last = then[-1].source.target if then else link.target
     if apply:
@@ -126,8 +126,8 @@ def vector(id, link, section, reason, in_place, rules=(), found=False, apply=Tru
 
 
 def wrong_lanes(link, other):
-    """The link with segments of another one, which code other lanes or values; index and sums still promise the right
-    state."""
+    """Returns the link with segments of another one, which code other lanes or values; index and sums still promise the
+    right state."""
     assert [segment.parts for segment in link.segments] and len(link.segments) == len(other.segments)
     link.segments = other.segments
     return link

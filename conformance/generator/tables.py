@@ -1,5 +1,5 @@
-"""Tables of SPEC.md for programs: constants.json, deltachain.h and registry.json. What the text has as a table or a
-number is taken from the text; and functions.json and decoded.json, which other modules make."""
+"""Tables of SPEC.md for programs: constants.json, deltachain.h and registry.json, taken from the tables and numbers of
+the text; and functions.json and decoded.json, which other modules make."""
 import json
 import os
 import re
@@ -22,7 +22,7 @@ def write():
 
 
 def check():
-    """What is not as it would be written, as lines of text."""
+    """Yields the differences from the files on disk, as lines of text."""
     for name, data in everything().items():
         path = os.path.join(HERE, name)
         if not os.path.exists(path) or read_bytes(path) != data:
@@ -30,7 +30,7 @@ def check():
 
 
 def everything():
-    """{path below conformance/: bytes}; after the vectors have been made."""
+    """Returns {path below conformance/: bytes}. Call it after the vectors have been made."""
     known = constants()
     made = {"constants.json": known, "registry.json": registry(), "functions.json": tables_functions.made(),
             "decoded.json": tables_decoded.made()}
@@ -39,7 +39,7 @@ def everything():
 
 
 def rows(heading, columns):
-    """The rows of the first table below a heading whose first line has these columns."""
+    """Returns the rows of the first table below a heading whose first line has these columns."""
     section = SPEC_TEXT.split(f"\n{heading}\n")[1]
     lines = section.split(f"| {' | '.join(columns)} |\n")[1].splitlines()[1:]
     found = []
@@ -53,19 +53,19 @@ def rows(heading, columns):
 
 
 def number(text):
-    """A number as the tables write it: decimal digits, or a power of 2."""
+    """Parses a number of the tables: decimal digits, or a power of 2."""
     power = re.fullmatch(r"2\^(\d+)", text)
     return 2 ** int(power[1]) if power else int(text)
 
 
 def found(pattern, text=SPEC_TEXT):
-    """The one place where the text says it."""
+    """Returns the only match in the text."""
     places = re.findall(pattern.replace(" ", r"\s+"), text, re.DOTALL)
     assert len(set(places)) == 1, f"{pattern}: {places}"
     return places[0]
 
 
-# The rule that compares with each limit, by the first words of its row.
+# The rule that checks each limit, by the first words of its row.
 RULE_OF_LIMIT = {"segment,": "R-LIM-02", "document": "R-LIM-05", "assets": "R-LIM-07", "asset,": "R-LIM-07"}
 
 

@@ -1,4 +1,4 @@
-"""decoded.json: what the segments of some vectors hold when they are decoded, part by part and context by context."""
+"""decoded.json: the decoded segments of some vectors, part by part and context by context."""
 from .builder import ABSOLUTE, BITMAP, DENSE
 from .coding import difference, lane, members
 from .registry import MADE, SPEC

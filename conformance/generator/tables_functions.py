@@ -60,7 +60,7 @@ def crcs():
 
 
 def edges(dtype):
-    """Lanes around the sign, zero and the ends of the exponent field."""
+    """Returns lanes around the sign, zero and the ends of the exponent field."""
     width = 8 * dtype.lane_bytes
     mantissa = width - 1 - dtype.exponent_bits if dtype.sign_magnitude else width // 2
     some = {0, 1, 2, (1 << mantissa) - 1, 1 << mantissa, (1 << mantissa) + 1, (1 << (width - 1)) - 2,
@@ -198,7 +198,7 @@ def row(name, item):
 
 
 def names():
-    """Each with what it is: p a plain name, / a path name, a that of an asset, l that of a file in a layout."""
+    """Each name with its kinds: p a plain name, / a path name, a that of an asset, l that of a file in a layout."""
     end = ".safetensors"
     stated = (
         ("config.json", "p/a"), ("model" + end, "p/l"), ("a/b" + end, "/l"), ("a/b.json", "/a"), ("unet/config.json",
@@ -258,7 +258,7 @@ def routes():
 
 
 def runs_of(source, files):
-    """A route: files that stand `times` times in a row."""
+    """A route: files that occur `times` times in a row."""
     runs = []
     for digit, size in files:
         if runs and (runs[-1]["digest"], runs[-1]["size"]) == (digit * 64, size):

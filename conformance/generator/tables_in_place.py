@@ -16,7 +16,7 @@ def made():
 
 
 def sums():
-    stated = [(0, "01"), (0, "0001"), (0, "803f"), (ROW, "803f"), (PIECE - 1, "ff")]  # those of the text
+    stated = [(0, "01"), (0, "0001"), (0, "803f"), (ROW, "803f"), (PIECE - 1, "ff")]  # the sums in the text
     stated += [(0, ""), (0, "00"), (0, "ff"), (1, "ff"), (0, "ffff"), (1, "0100"), (1, "0102"), (2, "01"), (3, "01"),
                (7, "0000803f"), (8, "000000000000f0bf"), (0, "ff" * 64), (1, "ff" * 63)]
     stated += [(place, text) for begin in (ROW, 2 * ROW, 5 * ROW, PIECE // 2, PIECE - ROW)
@@ -27,7 +27,7 @@ def sums():
 
 
 def sums_of_any(data, place):
-    """Of bytes that may lie in two rows."""
+    """Computes the sums of bytes that may be in two rows."""
     first = min(len(data), ROW - place % ROW)
     return [sum(pair) % P for pair in zip(sums_of(data[:first], place), sums_of(data[first:], place + first))]
 

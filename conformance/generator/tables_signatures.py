@@ -21,7 +21,7 @@ ABOUT = {
     "notes": "Section 23.2: the bytes of a note as hexadecimal digits; what is trusted; and for which of these keys "
              "the note counts, if it is found as one on this commit."}
 
-# The example of the documentation of golang.org/x/mod/sumdb/note, another program for signed notes.
+# The example in the documentation of golang.org/x/mod/sumdb/note, another program for signed notes.
 GO_KEY = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
 GO_TEXT = ("If you think cryptography is the answer to your problem,\n"
            "then you don't know what your problem is.\n")
@@ -57,13 +57,13 @@ def verifier_keys():
 
 
 def of_another_kind(kind):
-    """A key with an ID that is right for its kind."""
+    """Returns a key whose ID is right for its kind."""
     data = bytes([kind]) + FIRST.public()
     return f"{FIRST.name}+{hashlib.sha256(FIRST.name.encode() + bytes([10]) + data).hexdigest()[:8]}+{b64(data)}"
 
 
 def low_order():
-    """All 14, and others that look like them or differ in the sign."""
+    """All 14 keys, and others that resemble them or differ in the sign."""
     low = [(public, True) for one in LOW_ORDER for public in (one, with_sign(one))]
     others = [key.public() for key in (FIRST, SECOND, UNKNOWN)]
     others += [with_sign(public) for public in others]

@@ -1,1 +1,1 @@
-"""Files that are damaged on purpose, for `../interop.py`."""
+"""Makes files that are damaged on purpose, for `../interop.py`."""

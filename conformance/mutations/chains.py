@@ -1,4 +1,4 @@
-"""Small chains with routes, routes documents, shards and assets; damaged, and asked for in all ways."""
+"""Small chains with routes, routes documents, shards and assets; damaged, and read in all ways."""
 import json
 import shutil
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .states import change_state, random_tensor
 from .texts import DIRECT, HEX, MARKS, change_value, damage_text, encode, metadata
 from .values import damage_bytes
 
-# What goes wrong in a text that was damaged before; the last for deep nesting.
+# Errors of reading a text that was damaged before; the last is for deep nesting.
 NOT_READ = OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError
 
 
@@ -32,7 +32,7 @@ def digest_of(path):
 
 
 def example(rng, folder):
-    """A chain whose objects are all right."""
+    """Makes a chain whose objects are all right."""
     store, versions, shards = Store(folder / "chain"), rng.choice([2, 3, 4, 5]), rng.choice([1, 1, 2])
     result = Example(folder, [])
     (folder / "states").mkdir(parents=True)
@@ -63,7 +63,8 @@ def example(rng, folder):
 
 
 def of_documents_alone(rng, chain):
-    """A chain without files, for plans: many routes, of which many cost the same. Returns its versions and shards."""
+    """Makes a chain without files, for plans: many routes, of which many cost the same. Returns its versions and
+    shards."""
     versions, shards = rng.randrange(1, 9), rng.choice([1, 1, 1, 2, 3])
 
     def routes(version, least):
@@ -99,7 +100,7 @@ def of_documents_alone(rng, chain):
 
 
 def damage_object(rng, path):
-    """One object is gone, or another one, or behind a symbolic link, or a folder."""
+    """Removes an object, replaces it, or puts it behind a symbolic link or into a folder."""
     kind = rng.randrange(9)
     if kind == 0:
         path.unlink()
@@ -138,7 +139,7 @@ def change_document(rng, value):
 
 
 def documents(chain):
-    """name -> value of those that can be read."""
+    """Returns name -> value of the documents that can be parsed."""
     found = {}
     for path in sorted(chain.rglob("*.json")):
         try:
@@ -149,7 +150,7 @@ def documents(chain):
 
 
 def mend(chain):
-    """Each commit names the one before, each routes document its commit, whatever happened to them; so that later
+    """Makes each commit name the previous one, and each routes document its commit, whatever was damaged, so that later
     faults show."""
     parent = chain / "chain.json"
     for name, value in documents(chain).items():
@@ -165,8 +166,8 @@ def mend(chain):
 
 
 def relink(rng, made, chain):
-    """A route gets other files, with their right digests: damaged links, others that lead there, or elsewhere; or it
-    becomes a second route beside the old one."""
+    """Gives a route other files, with their right digests: damaged links, others that lead there, or elsewhere; or
+    makes it a second route beside the old one."""
     values = documents(chain)
     name = rng.choice([name for name in values if not name.startswith("chain")] or [None])
     try:
@@ -210,7 +211,7 @@ def rename_state(values, name, number, digest):
 
 
 def new_generation(rng, chain, versions):
-    """Routes documents of more generations, from commits and from each other."""
+    """Adds routes documents of more generations, from commits and from each other."""
     version, generation = rng.randrange(versions), rng.choice([0, 1, 2, 3, 9, 10**10 - 1])
     sources = [chain / COMMIT.format(version), *sorted((chain / "routes").glob(f"{version:020}-*.json"))]
     try:
@@ -242,7 +243,7 @@ def damage(rng, made, chain):
 
 
 def record(rng, chain, versions, right=0.85):
-    """What a reader has recorded of a version that it holds."""
+    """Returns the record of a reader about a version that it holds."""
     def digest(name):
         try:
             return digest_of(chain / name) if rng.random() < right else "0" * 64
@@ -254,7 +255,7 @@ def record(rng, chain, versions, right=0.85):
 
 
 def question(rng, made, chain):
-    """The members of a request about a chain, for `replay`."""
+    """Returns the members of a request about a chain, for `replay`."""
     versions, count = len(made.states), len(made.states[0])
     held = None
     if rng.random() < 0.6:
@@ -277,14 +278,14 @@ def question(rng, made, chain):
 
 
 def about(rng, chain, versions, held):
-    """The members that `plan` and `replay` share."""
+    """Returns the members that `plan` and `replay` share."""
     accept = rng.choice([None] * 4 + ["0" * 64, record(rng, chain, versions, 1)["commit"], held and held["commit"]])
     return {"chain": str(chain), "version": rng.choice([None, None, *range(versions)] * 4 + [versions]), "held": held,
             "accept": accept}
 
 
 def plans(request):
-    """Requests for plans about the same as one for `replay`."""
+    """Returns requests for plans about the same chain as a request for `replay`."""
     held = request["held"] and {name: request["held"][name] for name in ("version", "commit", "chain")}
     plan = {name: request[name] for name in ("chain", "version", "accept")} | {"operation": "plan", "held": held}
     return [plan | {"direct": direct} for direct in (False, True)]

@@ -1,4 +1,4 @@
-"""Right links and chains that are damaged then, and sequences of links."""
+"""Right links and chains, to damage, and sequences of links."""
 from deltachain_py import link as dcf, writer
 from deltachain_py.errors import DcfError
 from deltachain_py.index import ABSOLUTE, DENSE, PLANES, SMALL, SPARSE
@@ -10,7 +10,7 @@ from .states import change_state, random_tensor
 
 
 def corpus(rng, made, short):
-    """(label, base, link): those of the matrix that are small, and links with every coding forced."""
+    """Returns (label, base, link): the small links of the matrix, and links with every coding forced."""
     result = [link for link in made if 131 < len(link[2]) < (6000 if short else 12000)]
     wide = [d for d in DTYPES.values() if d.name in ("BF16", "F8_E4M3", "F32", "F64", "F16", "U8", "F4")]
     codings = (DENSE, ABSOLUTE), (SPARSE, ABSOLUTE), (DENSE, PLANES), (SPARSE, PLANES), (SPARSE, SMALL)
@@ -32,7 +32,7 @@ def corpus(rng, made, short):
 
 
 def damaged_sequence(rng, entries):
-    """(base, links): two to four of them that fit at first."""
+    """Returns (base, links): two to four links that fit at first."""
     _, base, data = rng.choice(entries)
     try:
         states = [base, dcf.apply(data, base)]
@@ -62,7 +62,7 @@ def damaged_sequence(rng, entries):
 
 
 def through_described(rng, base, data):
-    """(base, links): a state whose tensors are set anew with described dtypes, then changed, then removed."""
+    """Returns (base, links): a state whose tensors are set again with described dtypes, then changed, then removed."""
     other, changed = links.described(rng, base, data)
     try:
         there = writer.diff(base, other)
@@ -75,7 +75,7 @@ def through_described(rng, base, data):
 
 
 def short_sequences():
-    """(label, base, links): right and wrong ones (R-APP-06)."""
+    """Yields (label, base, links): right and wrong ones (R-APP-06)."""
     u8 = BY_NAME["U8"]
     states = [{}, *({"t": Tensor(u8, (8,), bytes([n]) * 8)} for n in range(3))]
     good = [writer.diff(a, b) for a, b in zip(states, states[1:])]

@@ -1,4 +1,5 @@
-"""Extension areas (SPEC section 4.2): with records, and damaged ones. No reader refuses a file for what is in them."""
+"""Extension areas (SPEC section 4.2): with records, and damaged ones. No reader refuses a file because of its extension
+area."""
 from deltachain_py.primitives import crc32
 
 from .values import damage_bytes
@@ -7,7 +8,7 @@ MAGIC = b"\x89DCX\r\n\x1a\n"
 
 
 def extension_area(rng):
-    """Records, mostly right."""
+    """Returns records, mostly right."""
     if rng.random() < 0.15:
         return rng.randbytes(rng.choice([0, 1, 3, 7, 8, 200]))
     kinds = [rng.choice([0, 1, 2, 3, 255, 2**31, 2**32 - 1]) for _ in range(rng.choice([0, 1, 2, 3]))]

@@ -19,7 +19,8 @@ def raw_blocks(raw, sizes):
 
 
 def strange_frame(rng, raw):
-    """A stored form that the other reader may see differently. Some are valid, if they are shorter than `raw`."""
+    """Returns a stored form that the other reader may treat differently. Some forms are valid if they are shorter than
+    `raw`."""
     def compress(**options):
         return zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters.from_level(
             rng.choice([1, 3, 9, 19]), **options)).compress(raw)
@@ -80,13 +81,13 @@ def strange_frame(rng, raw):
 
 
 def made_by_hand(rng, raw):
-    """A frame of raw, RLE, empty and compressed blocks with any form of a header; most parts are right."""
+    """Returns a frame of raw, RLE, empty and compressed blocks with any form of a header; most parts are right."""
     def odd(share=0.06):
         return rng.random() < share
 
     checksum = zstandard.ZstdCompressor(write_checksum=True).compress(raw)[-4:]
     blocks, at = [], 0
-    if odd(0.3):  # compressed blocks need what was before them, so they come first
+    if odd(0.3):  # compressed blocks need the previous ones, so they come first
         at = rng.randrange(len(raw) + 1)
         good = take_apart(zstandard.ZstdCompressor(level=rng.choice([1, 19])).compress(raw[:at]))[1]
         blocks = [tuple(block[1:]) for block in good]
@@ -124,7 +125,8 @@ def stored_form(rng, raw, strange=0.06):
 
 
 def take_apart(frame):
-    """The header (descriptor, window, content size) and the blocks [last, type, size, content] of a good frame."""
+    """Returns the header (descriptor, window, content size) and the blocks [last, type, size, content] of a good
+    frame."""
     descriptor = frame[4]
     single, size_bytes = descriptor >> 5 & 1, (descriptor >> 5 & 1, 2, 4, 8)[descriptor >> 6]
     at = 6 - single + size_bytes
@@ -139,7 +141,7 @@ def take_apart(frame):
 
 
 def damage_structure(rng, raw):
-    """A frame of which some fields are wrong: those of its header, or of some blocks."""
+    """Returns a frame with some wrong fields: of its header, or of some blocks."""
     level, checksum, size = rng.choice([1, 3, 19]), rng.random() < 0.3, rng.random() < 0.7
     frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=size).compress(raw)
     if rng.random() < 0.4:  # plain blocks

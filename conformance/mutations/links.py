@@ -38,7 +38,7 @@ def encode_fields(fields):
 
 
 def index_fields(index, bodies):
-    """The fields of an index; lengths and CRCs of the segments are those of `bodies`."""
+    """Returns the fields of an index; lengths and CRCs of the segments are those of `bodies`."""
     fields = [["varint", len(index.metadata)]]
     for pair in index.metadata:
         fields += [["string", text.encode()] for text in pair]
@@ -60,14 +60,15 @@ def index_fields(index, bodies):
 
 
 def split_segment(stored, coding):
-    """name -> raw bytes of a valid segment's streams."""
+    """Returns name -> raw bytes of a valid segment's streams."""
     reader = Reader(stored, "")
     lengths = [(name, reader.varint(), reader.varint()) for name in stream_names(coding)]
     return {name: read_stream(reader.bytes(length), raw, "") for name, raw, length in lengths}
 
 
 def table_fields(raw, coding):
-    """A table: number of contexts, parameters, then varints. Or only varints: an escape stream (coding None)."""
+    """Returns the fields of a table: number of contexts, parameters, then varints. Or only varints: an escape stream
+    (coding None)."""
     count = 1 + raw[0] * ((coding.positions == SPARSE) + (coding.values == SMALL)) if coding else 0
     reader = Reader(raw, "")
     fields = [["u8", reader.u8()] for _ in range(count)]
@@ -80,7 +81,7 @@ SET_BYTES = 1 << 25  # links that set more are compared by *check* only
 
 @dataclass
 class Draft:
-    """A valid link, taken apart; `seal` puts it together again with right lengths and CRCs."""
+    """A valid link, taken apart; `seal` joins it again with right lengths and CRCs."""
     base: dict
     link: dcf.Link
     bodies: list
@@ -176,7 +177,7 @@ def damage_segment(rng, draft):
         for _ in range(rng.choice([1, 1, 1, 2, 3])):
             name = rng.choice(useful) if rng.random() < 0.85 else rng.choice(list(streams))
             streams[name] = damage_stream(rng, name, streams[name], coding)
-            if name in ("gap high", "magnitude") and rng.random() < 0.6:  # an escape more, an escape value more
+            if name in ("gap high", "magnitude") and rng.random() < 0.6:  # one more escape, one more escape value
                 escape = "gap escape" if name == "gap high" else "magnitude escape"
                 streams[escape] += rng.choice([b"\0", b"\5", varint(rng.choice(NUMBERS)), b"\x80\0"])
     else:
@@ -210,7 +211,7 @@ def damage_index(rng, draft):
 
 
 def damage_structure(rng, draft):
-    """Changes of the index that keep its grammar, so that later rules are reached."""
+    """Changes the index without breaking its grammar, so that later rules are reached."""
     index, kind = draft.link.index, rng.randrange(15)
     entry = rng.choice(index.tensors) if index.tensors else None
     if kind == 0 and index.segments:  # another coding for a segment
@@ -240,7 +241,7 @@ def damage_structure(rng, draft):
         a, b = rng.sample(range(len(index.segments)), 2)
         draft.bodies[a], draft.bodies[b] = draft.bodies[b], draft.bodies[a]
         draft.codings[a], draft.codings[b] = draft.codings[b], draft.codings[a]
-        if rng.random() < 0.7:  # a right exchange: any order of segments is allowed
+        if rng.random() < 0.7:  # a legal swap: any order of segments is allowed
             index.segments[a], index.segments[b] = index.segments[b], index.segments[a]
             for tensor in index.tensors:
                 tensor.segments = [{a + 1: b + 1, b + 1: a + 1}.get(n, n) for n in tensor.segments]
@@ -276,7 +277,7 @@ def damage_header(rng, draft):
 
 
 def damage_base(rng, draft):
-    """Another base, which the header then names (mostly)."""
+    """Changes the base, which the header then (mostly) names."""
     base = dict(draft.base)
     name = rng.choice(list(base)) if base else None
     kind = rng.randrange(5)
@@ -297,14 +298,14 @@ def damage_base(rng, draft):
 
 
 class Anything:
-    """Equal to whatever digests there are."""
+    """Equal to any digests."""
 
     def __eq__(self, other):
         return True
 
 
 def promise(data, base):
-    """Put the digests in that the link would have to promise, if it is well-formed otherwise. None if not."""
+    """Inserts the digests that the link must promise, if it is well-formed otherwise. Returns None if not."""
     try:
         link = dcf.parse(data, Limits(set_bytes=SET_BYTES))
         for entry in link.index.tensors:
@@ -325,7 +326,7 @@ def promise(data, base):
 
 
 def reseal(data, **fields):
-    """The same link with other digests of base or target."""
+    """Returns the link with other digests of base or target."""
     draft = take_apart({}, dcf.parse(data))
     draft.index_stored = data[SIZE:SIZE + draft.link.header.index_stored]
     draft.header = fields | {"index_raw": draft.link.header.index_raw}
@@ -333,7 +334,7 @@ def reseal(data, **fields):
 
 
 def describe(rng, dtype):
-    """A dtype that brings its description and could stand for the other."""
+    """Returns a described dtype that could replace the other."""
     return replace(dtype, code=DESCRIBED, name=rng.choice(["X", "F16_X", "A" * 32]))
 
 
@@ -346,14 +347,14 @@ def damage_description(rng, dtype):
 
 
 def divisor(rng, number):
-    """Bits of an element, of which whole ones make up so many."""
+    """Returns a number of bits per element that divides this number of bits."""
     bits = rng.choice([1, 3, 8, 16, 24, 144, 255, 256, 1 << rng.randrange(17), number])
     return bits if 1 <= bits <= 65536 and number % bits == 0 else min(number & -number, 65536) or 8
 
 
 def described(rng, base, data):
-    """A link whose dtypes are described, made from one of a state and for a base of the same dtypes. Elements may be of
-    any number of bits."""
+    """Returns a link with described dtypes, made from the link of a state, and for a base with the same dtypes.
+    Elements may have any number of bits."""
     link = dcf.parse(data)
     written = [entry for entry in link.index.tensors if entry.dtype]
     sizes = {}
@@ -379,7 +380,7 @@ def described(rng, base, data):
 
 
 def some_limits(rng, data):
-    """Limits of a caller (R-LIM-04, R-LIM-08): mostly none, otherwise about what the link needs."""
+    """Returns limits of a caller (R-LIM-04, R-LIM-08): mostly none, otherwise about as much as the link needs."""
     limits = {"set_bytes": None, "coded_bytes": None}
     if rng.random() < 0.15:
         try:
@@ -395,7 +396,7 @@ def some_limits(rng, data):
 
 
 def mutate(rng, base, data):
-    """(kind of mutation, base, damaged link)"""
+    """Returns (kind of mutation, base, damaged link)."""
     kind = rng.random()
     if kind < 0.08:
         return "unsealed", base, damage_bytes(rng, data)

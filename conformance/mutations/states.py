@@ -1,4 +1,4 @@
-"""Random states, and small changes of them."""
+"""Makes random states, and small changes of them."""
 from deltachain_py.model import DTYPES, Tensor
 
 
@@ -19,7 +19,7 @@ def random_tensor(rng, dtype, elements):
 
 
 def special_lanes(dtype):
-    """Lanes that must survive: zeros, -0, infinities, NaNs with payloads, the largest and smallest."""
+    """Returns lanes that must survive: zeros, -0, infinities, NaNs with payloads, minimum and maximum."""
     w = dtype.width
     sign, ones = 1 << (w - 1), (1 << w) - 1
     exponent = ((1 << dtype.exponent_bits) - 1) << (w - 1 - dtype.exponent_bits) if dtype.exponent_bits else sign
@@ -27,7 +27,7 @@ def special_lanes(dtype):
 
 
 def change_tensor(rng, tensor, density):
-    """Change some lanes: by small steps, to special values, to anything."""
+    """Changes some lanes: by small steps, to special values, to anything."""
     dtype, data = tensor.dtype, bytearray(tensor.data)
     width, modulus = dtype.lane_bytes, 1 << dtype.width
     special = special_lanes(dtype)

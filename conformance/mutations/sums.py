@@ -1,4 +1,4 @@
-"""Sums of links (spec/in-place.md): right ones, wrong ones, and areas that are damaged."""
+"""Sums of links (spec/in-place.md): right ones, wrong ones, and damaged areas."""
 from dataclasses import replace
 
 from deltachain_py import in_place, link as dcf
@@ -12,7 +12,7 @@ MOST = 1 << 16  # bytes of a state: sums are slow here
 
 
 def with_sums(rng, base, data):
-    """The link with sums of its target, mostly right; as it is where it has no target."""
+    """Returns the link with sums of its target, mostly right, or unchanged if it has no target."""
     try:
         link, target = dcf.parse(data), dcf.apply(data, base)
         coded = {(part.entry.name, part.piece): [lane for lane, _ in lanes] for part, lanes in dcf.decode(link, base)}
@@ -44,7 +44,7 @@ def with_sums(rng, base, data):
 
 
 def sums_of_all(rng, base, files):
-    """(base, links): a sequence, with sums of each link as far as there are any."""
+    """Returns (base, links): a sequence, with sums of each link as far as they exist."""
     found, state = [], base
     for data in files:
         found.append(with_sums(rng, state, data))

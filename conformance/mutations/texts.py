@@ -24,7 +24,7 @@ KEYS = ["", "a", "b", "deltachain.x", "deltachain!", "deltachain!x", "Deltachain
         "\0", "\""]
 NUMBERS = [0, 1, -1, 2, 3, 255, 256, 2**30, 2**30 + 1, 2**40, 2**40 + 1, 2**53 - 1,
            2**53, 2**64, 10**10 - 1, 10**10, 1.5, 3.0, True]
-# Pieces of texts, and what could be written instead of them.
+# Pieces of texts, and their replacements.
 SPELLINGS = [("\"", "\\\""), (":", ": "), (",", " ,"), ("1", "01"), ("1", "1.0"), ("1", "1e0"), ("0", "-0"),
              ("é", "\\u00e9"), ("a", "\\u0061"), ("\\u0000", "\0"), ("\\u001f", "\\u001F"), ("{", "{ "), ("}", "},"),
              ("null", "NULL"), ("}", "}\n"), ("{", "\ufeff{"), ("[", "[" * 3000), ("\x7f", "\\u007f"), ("/", "\\/"),
@@ -37,7 +37,7 @@ def encode(value):
 
 
 def some_names(rng, count):
-    """In ascending order; mostly good ones."""
+    """Returns names in ascending order; mostly good ones."""
     names = rng.sample(GOOD_NAMES if rng.random() < 0.8 else NAMES, count)
     return sorted(rng.choice(FOLDERS if rng.random() < 0.4 else [""]) + name for name in names)
 
@@ -48,7 +48,7 @@ def metadata(rng, marks=0.0):
 
 
 def document(rng, kind):
-    """A good document, mostly."""
+    """Returns a document, mostly a good one."""
     if kind == "chain":
         return encode({"deltachain": 1, "chain": HEX[:32], "metadata": metadata(rng)})
     shards, version = rng.choice([1, 1, 2]), rng.choice([0, 1, 3, 2**53 - 1])
@@ -74,7 +74,7 @@ def document(rng, kind):
 
 
 def layout_of(rng, tensors):
-    """A good layout of these tensors, mostly."""
+    """Returns a layout of these tensors, mostly a good one."""
     tensors = sorted(tensors, key=str.encode)
     if len(tensors) < 2 or rng.random() < 0.4:
         folder = tensors[0][:tensors[0].rfind("/") + 1] if tensors else ""
@@ -93,7 +93,7 @@ def layout_of(rng, tensors):
 
 
 def places(value, found):
-    """Each container of a value, with the key of each item."""
+    """Returns each container of a value, with the key of each item."""
     items = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
     for key, item in items:
         found.append((value, key))
@@ -102,7 +102,7 @@ def places(value, found):
 
 
 def change_value(rng, value):
-    """One item is another one, is gone, is there twice, or has moved."""
+    """Replaces, removes, duplicates or moves one item."""
     found = places(value, [])
     if not found:
         return
@@ -125,7 +125,7 @@ def change_value(rng, value):
 
 
 def damage_text(rng, text):
-    """Bytes give bytes, a string gives a string."""
+    """Damages a text. Bytes give bytes, a string gives a string."""
     if isinstance(text, str):
         return damage_text(rng, text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
     kind = rng.random()

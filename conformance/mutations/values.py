@@ -1,4 +1,4 @@
-"""Numbers, strings and bytes that readers could stumble over."""
+"""Numbers, strings and bytes that are hard for readers."""
 
 NUMBERS = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129, 254, 255, 256, 257, 16383, 16384, 65535, 65536,
            65537, 2**24 - 1, 2**24, 2**24 + 1, 2**25, 2**25 + 1, 2**26 + 1, 2**30 + 1, 2**31, 2**32 - 1, 2**32, 2**40,

@@ -93,7 +93,7 @@ def limits(request):
 
 
 def write_whole(path, data):
-    """The result becomes visible only when it is complete (section 9, step 5)."""
+    """Writes the result. It becomes visible only when it is complete (section 9, step 5)."""
     temporary = f"{path}.tmp"
     Path(temporary).write_bytes(data)
     os.replace(temporary, path)
@@ -109,7 +109,7 @@ def answer(request):
         return refusal | {"class": error.error_class, "rule": error.rule, "message": str(error)}
     except OSError as error:
         return refusal | {"class": "IO", "message": str(error)}
-    except KeyError as error:  # of the request: an operation or a member that is not there
+    except KeyError as error:  # the request has an unknown operation, or lacks a member
         return refusal | {"class": "USAGE", "message": f"the request lacks or has another {error}"}
 
 

@@ -19,7 +19,7 @@ def reader(request, kind, **taken):
         shards = [safetensors.read(path) for path in held.get("shards", [])]
         layouts = [(shard["layout"], shard["proven"]) for shard in held.get("layouts", [])]
         held = Held(held["version"], held["commit"], held["chain"], shards, layouts)
-    trust = request.get("trust")  # requests that have nothing to do with it lack it
+    trust = request.get("trust")  # requests that do not use trust lack this member
     if trust is not None:
         trust = Trust(trust["keys"], trust["quorum"], trust["seen"] and Seen(**trust["seen"]))
     return kind(Store(request["chain"]), held, accept=request["accept"], trust=trust, **taken)

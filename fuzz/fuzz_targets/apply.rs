@@ -1,6 +1,6 @@
-//! Any bytes as a link, applied to a state in a file as the command-line tool does: if it is
-//! refused, the base's file is what it was and nothing else is there; if it is applied, the new
-//! file holds the state that was promised.
+//! Any bytes as a link, applied to a state in a file as the command-line tool does: if the link is
+//! refused, the base's file is unchanged and no other file exists; if it is applied, the new file
+//! holds the promised state.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a file of ARC, applied to a small base: refused in a class that says why, within a
-//! bound of memory.
+//! Any bytes as a file of ARC, applied to a small base: refused with a class that says why, within
+//! a bound of memory.
 
 #![no_main]
 

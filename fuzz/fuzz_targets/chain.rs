@@ -1,6 +1,6 @@
 //! Any objects as the store of a chain: the planner ends after a number of steps that follows from
-//! their length, plans are paths, and what is reached by following them is the state of the commit,
-//! whatever was held, missing, damaged or met first.
+//! their length, plans are paths, and following them gives the state of the commit, whatever was
+//! held, missing, damaged or met first.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a document of a chain: refused by a rule, or written again as they were; memory in
-//! proportion to them.
+//! Any bytes as a document of a chain: a rule refuses them, or writing the document again gives the
+//! same bytes; memory is proportional to them.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as the header and index of a link: accepted, or refused by a rule; within the
+//! Any bytes as the header and index of a link: accepted, or refused by a rule, within the
 //! published bound of memory.
 
 #![no_main]

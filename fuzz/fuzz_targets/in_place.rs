@@ -1,6 +1,6 @@
-//! Any sequence of links with or without sums, good or damaged, in place of memory that is the base
-//! or not quite: it leads to the target or is refused, and whoever executes the plans gets the
-//! same.
+//! Any sequence of links with or without sums, good or damaged, applied in place to memory that is
+//! the base or nearly so: the result is the target, or the links are refused, and every executor of
+//! the plans gets the same result.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! Any text as `deltachain.layout`: refused by R-LAY-01, or a layout that lists every tensor once,
-//! under names that stay inside a directory, and that is written again as it was; memory is linear
-//! in the text.
+//! Any text as `deltachain.layout`: R-LAY-01 refuses it, or the layout lists every tensor once,
+//! under names that stay inside a directory, and writing it again gives the same text; memory is
+//! linear in the text.
 
 #![no_main]
 

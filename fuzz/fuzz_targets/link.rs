@@ -1,4 +1,4 @@
-//! Any bytes as a link that is checked (SPEC.md section 10): accepted, or refused by a rule; within
+//! Any bytes as a link that is checked (SPEC.md section 10): accepted, or refused by a rule, within
 //! the published bound of memory.
 
 #![no_main]

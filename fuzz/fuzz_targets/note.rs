@@ -1,5 +1,5 @@
-//! Any bytes as a note on a commit: it counts for a key only by the line that the key's owner would
-//! write. As a key: written again as it was.
+//! Any bytes as a note on a commit: it counts for a key only if it has the one line that the key's
+//! owner would write. As a key: writing it again gives the same text.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
-//! Links of which header fields, index or single streams were mutated and every length and checksum
-//! was made right again: refused by a rule, or every way of reading them agrees: check, apply to
-//! the right base, patches in order, patches by range. No result is passed off that is not the
-//! state that the header promises.
+//! Links whose header fields, index or single streams were mutated, with all lengths and checksums
+//! corrected: a rule refuses them, or every way of reading them agrees: check, apply to the right
+//! base, patches in order, patches by range. No reader returns another state than the header
+//! promises.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as header fields and raw index behind good checksums: what is accepted is written
-//! again with the same bytes.
+//! Any bytes as header fields and a raw index behind valid checksums: writing accepted ones again
+//! gives the same bytes.
 
 #![no_main]
 

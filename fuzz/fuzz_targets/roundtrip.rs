@@ -1,5 +1,6 @@
-//! Any state and any change of it: both profiles and the snapshot give the target bit for bit; the
-//! same input gives the same link; applying, patches in order and patches by range agree.
+//! Any state and any change of it: links of both profiles and the snapshot give the target bit for
+//! bit; the same input gives the same link; application, patches in order and patches by range
+//! agree.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a safetensors file: refused, or understood as the safetensors crate understands it;
-//! memory is linear in the file.
+//! Any bytes as a safetensors file: refused, or understood as the safetensors crate understands
+//! them; memory is linear in the file.
 
 #![no_main]
 

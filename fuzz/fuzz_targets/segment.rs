@@ -1,5 +1,5 @@
-//! Any bytes as a segment of any parts, behind no checksum: refused by a rule, or decoded within a
-//! bound that follows from its streams; its table is written again with the same bytes, and it
+//! Any bytes as a segment with any parts, without a checksum: refused by a rule, or decoded within
+//! a bound that follows from its streams; writing its table again gives the same bytes, and it
 //! changes no more lanes than it codes.
 
 #![no_main]

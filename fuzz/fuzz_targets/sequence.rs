@@ -1,5 +1,5 @@
 //! Any sequence of links, good or damaged: applied one by one, in one pass, or as patches of
-//! memory, they give the same state or the same fault, and memory goes there and back.
+//! memory, they give the same state or the same fault, and memory can be restored.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a directory of slime, applied to a small base: refused in a class that says why,
+//! Any bytes as a directory of slime, applied to a small base: refused with a class that says why,
 //! within a bound of memory.
 
 #![no_main]

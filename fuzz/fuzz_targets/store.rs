@@ -1,6 +1,6 @@
-//! Any operations of one who publishes, one who follows and one who maintains a chain, while any
-//! requests fail: versions never go back, fork or get lost, the follower's directory is one of them
-//! at every instant, and when the faults end each can be built.
+//! Any operations of a publisher, a follower and the maintenance of a chain, while any requests
+//! fail: versions never go back, fork or get lost, the follower's directory is at one of them at
+//! every instant, and after the faults every version can be built.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 #!/bin/bash -eu
 # Runs build.sh without Docker, with this machine's nightly toolchain and C compiler, and then each fuzzer over its
-# seeds. It does not show whether OSS-Fuzz's image has what is needed. Takes 7 GB and some minutes.
+# seeds. It does not show whether OSS-Fuzz's image has all tools. Needs 7 GB and a few minutes.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
@@ -11,9 +11,9 @@ ln -s "$root" "$place/src/deltachain"
 
 export SRC=$place/src OUT=$place/out WORK=$place/work
 export RUSTUP_TOOLCHAIN=nightly CARGO_TARGET_DIR=$place/target CARGO_INCREMENTAL=0
-# Where `./task fuzz` has installed cargo-fuzz.
+# `./task fuzz` has installed cargo-fuzz there.
 export PATH=$root/target/cargo-fuzz/bin:$PATH
-# GCC poisons a table of zstd's that it has made static; OSS-Fuzz has clang.
+# GCC poisons a table of zstd that is static; OSS-Fuzz uses clang.
 export CFLAGS=-fno-sanitize-address-use-after-scope
 bash -eu "$root/fuzz/oss-fuzz/build.sh"
 

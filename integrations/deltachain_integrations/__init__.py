@@ -1,8 +1,8 @@
-"""Deltachain in trainers and inference engines. Each module is for one of them, and imported by
+"""Deltachain in trainers and inference engines. Each module is for one program, and is imported by
 name:
 
     from deltachain_integrations.transformers import PublishCallback
 
-They follow interfaces of these programs, some of them private, which change often; `deltachain`
-does not. They use only what `deltachain` offers to everybody.
+The modules follow interfaces of these programs, some of them private, which change often; the
+interface of `deltachain` does not. They use only the public interface of `deltachain`.
 """

@@ -32,8 +32,8 @@ __all__ = ["EngineCopy", "shared_memory_directory"]
 
 _logger = logging.getLogger("deltachain")
 
-# Seconds between looks at the directory, which another process may manage, and until what has
-# failed is tried again.
+# Seconds between polls of a directory that another process may manage, and before a retry after a
+# failure.
 _POLL = 0.1
 _PAUSE = 1.0
 
@@ -85,10 +85,10 @@ class EngineCopy(Preparer[VersionFiles]):
         subscriber = None
         try:
             if chain is not None:
-                # A subscriber would wait for a directory that does not exist.
+                # Otherwise the subscriber would wait for a directory that does not exist.
                 Store(chain).check_exists()
-                # A directory that is to be removed may be left by a killed process, of a chain that
-                # was made anew.
+                # A killed process may have left a directory that is to be removed, with the copy of
+                # a chain that was since recreated.
                 subscriber = Subscriber(
                     chain, host_copy=directory, kind="torch", adopt=remove, trust=trust
                 )
@@ -99,16 +99,16 @@ class EngineCopy(Preparer[VersionFiles]):
                 with suppress(OSError):
                     os.rmdir(directory)
             raise
-        # All below is guarded by the condition.
+        # The condition guards all attributes below.
         self._held: VersionFiles | None = None
         self._wanted: _Request | None = None
-        # Why the last attempt failed.
+        # Reason why the last attempt failed.
         self._said: str | None = None
         super().__init__(directory, subscriber)
 
     def is_ready(self, number: int) -> bool:
-        """It or a later one is held or ready, or what was tried last has failed. Only the process
-        that manages the directory has to wait."""
+        """True if this version or a later one is held or ready, or if the last attempt failed. Only
+        the process that manages the directory has to wait."""
         with self._state:
             is_there = any(
                 one is not None and one.number >= number for one in (self._held, self._ready)
@@ -116,8 +116,9 @@ class EngineCopy(Preparer[VersionFiles]):
             return is_there or self._said is not None or not self.keeps
 
     def _wait(self, number: int | None, timeout: float) -> VersionFiles:
-        """The newest version is that of the chain, or of a directory that another process manages.
-        Failures are retried then, and a chain may have no version yet. Existing files stay."""
+        """Waits for a version. The newest version is that of the chain, or of a directory that
+        another process manages. In the second case failures are retried, and a chain without
+        versions is waited for. Existing files stay."""
         end = time.monotonic() + timeout
         wanted = _Request(number)
         with self._state:
@@ -161,13 +162,13 @@ class EngineCopy(Preparer[VersionFiles]):
                 self._ready = None
 
     def lost(self) -> None:
-        """The files are what they were."""
+        """Does nothing: the files are unchanged."""
         with self._state:
             self._ready, self._held = self._ready or self._held, None
             self.go_on()
 
     def _end(self) -> None:
-        """Removes the directory, too, if that was asked for."""
+        """Ends the thread, and removes the directory if the caller asked for that."""
         super()._end()
         if self._remove and self.keeps:
             # Renamed first, while it is locked, so that no process finds half of it.
@@ -199,7 +200,7 @@ class EngineCopy(Preparer[VersionFiles]):
             except Error as error:
                 failure = error
             except FileNotFoundError as error:
-                # Files were removed while they were read: the next poll finds newer ones.
+                # Files were removed while they were read. The next poll finds newer files.
                 _logger.info("will retry: %s", error)
             except OSError as error:
                 failure = IoError(f"IO: {error}", retryable=True)
@@ -223,8 +224,8 @@ class EngineCopy(Preparer[VersionFiles]):
             self._make_ready(find_version(self.directory))
 
     def _reach(self, wanted: int | None) -> bool:
-        """Prepares this version, or the newest one, for this worker. Returns whether it exists: if
-        another process manages the directory, it may come later."""
+        """Prepares this version, or the newest one, for this worker. Returns whether the version
+        exists: if another process manages the directory, it may come later."""
         found = None if wanted is None else find_version(self.directory, wanted)
         if found is None and self._subscriber is not None:
             update = self._subscriber.find(wanted)
@@ -271,7 +272,7 @@ def shared_memory_directory(chain: str, model: int, root: str = "/dev/shm") -> s
     if not os.path.isdir(root):
         root = tempfile.gettempdir()
     size = os.statvfs(root)
-    # Some file systems have no bounds, and say 0.
+    # Some file systems have no limit, and report 0.
     if 0 < size.f_blocks * size.f_frsize < 2 * model:
         raise UsageError(
             f"USAGE: the copy needs room for two versions, {2 * model / 2**20:.0f} MiB, and "
@@ -284,6 +285,6 @@ def shared_memory_directory(chain: str, model: int, root: str = "/dev/shm") -> s
     path = os.path.join(root, f"deltachain-{os.getuid()}-{name}")
     os.makedirs(path, mode=0o700, exist_ok=True)
     if os.lstat(path).st_uid != os.getuid():
-        # All users may write there.
+        # All users may write to the parent directory.
         raise UsageError(f"USAGE: the directory belongs to another user (file {path})", file=path)
     return path

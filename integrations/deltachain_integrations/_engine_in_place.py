@@ -38,15 +38,16 @@ class EngineInPlace(Preparer[VersionUpdate]):
     """The tensors of one worker. Each downloads for itself.
 
     The workers of a server follow together, so all of them make the same calls in the same order.
-    Each `go_on` lets the thread look for one version, and `take` first waits until the thread of
-    each worker has ended that: worker 0 ends it.
+    Each `go_on` lets the thread poll for one version. `take` first waits until the thread of each
+    worker has finished that poll: worker 0 ends it.
 
     Args:
         chain: the chain.
         load: loads a version as a whole, and finds where its tensors are.
         group: the workers, if there are several.
-        agree: whether something is true for all workers.
-        sums: of the engine's weights after a version that is ready; called in the thread too.
+        agree: returns whether a condition is true for all workers.
+        sums: returns the sums of the engine's weights after a version that is ready; called in the
+            thread, too.
         trust: as for `Subscriber`.
     """
 
@@ -64,16 +65,17 @@ class EngineInPlace(Preparer[VersionUpdate]):
         *,
         trust: Trust | None = None,
     ) -> None:
-        # A subscriber would wait for a directory that does not exist.
+        # Otherwise the subscriber would wait for a directory that does not exist.
         Store(chain).check_exists()
         subscriber = Subscriber(chain, into=load, group=group, trust=trust)
         self._agree, self._sums = agree, sums
-        # All below, and what is ready, is set by the thread while it looks, and by others while it
-        # does not.
+        # The thread sets the attributes below, and what is ready, while it polls, and other threads
+        # while it does not.
         self._is_lost = False
-        # Whether the thread looks for a version, or is to.
+        # True if the thread polls, or is to poll.
         self._is_looking = True
-        # The highest version that was asked for since it may look; and the one that was taken last.
+        # The highest version that was asked for since the thread may poll, and the last version
+        # that was taken.
         self._asked, self._taken = 0, -1
         super().__init__(chain, subscriber)
 
@@ -82,19 +84,19 @@ class EngineInPlace(Preparer[VersionUpdate]):
         return self._subscriber.version
 
     def is_torn(self, version: VersionUpdate) -> bool:
-        """After it was written, layers that could not be have failed."""
+        """True if layers that cannot be written in place failed after a version was written."""
         return self._subscriber.torn or version.update.times is not None
 
     @property
     def is_found(self) -> bool:
-        """Whether it is known where the tensors are, so that the next version can be written in
+        """True if the places of the tensors are known, so that the next version can be written in
         place."""
         return self._subscriber.is_found
 
     def is_ready(self, number: int) -> bool:
-        """Waiting would not help either if it is held already, also if other code has written to
-        the tensors since. If a lower one is ready, the thread looks again. All workers call this
-        together."""
+        """True if the version is ready, or waiting would not help. That includes a version that is
+        held already, even if other code has written to the tensors since. If a lower version is
+        ready, the thread polls again. All workers call this together."""
         with self._state:
             if self._is_called or number <= self._taken:
                 return True
@@ -104,12 +106,12 @@ class EngineInPlace(Preparer[VersionUpdate]):
             return not self._is_looking
 
     def _is_lower(self) -> bool:
-        """Whether the thread has found a version below the one that was asked for. That does not
-        depend on when it was asked for, so that the threads of all workers look equally often."""
+        """True if the thread has found a version below the one that was asked for. The answer does
+        not depend on the time of the request, so the threads of all workers poll equally often."""
         return self._ready is not None and self._ready.number < self._asked
 
     def _wait(self, number: int | None, timeout: float) -> VersionUpdate:
-        """All workers call this together."""
+        """Waits for a version. All workers call this together."""
         self._quiet()
         if self._is_lost:
             self._subscriber.mark_written()
@@ -127,7 +129,7 @@ class EngineInPlace(Preparer[VersionUpdate]):
         return ready
 
     def _quiet(self) -> None:
-        """Ends what the thread does."""
+        """Ends the thread's current work."""
         with self._state:
             self._is_called = True
             self._state.notify_all()
@@ -153,12 +155,12 @@ class EngineInPlace(Preparer[VersionUpdate]):
             self.go_on()
 
     def is_held(self, version: VersionUpdate, holds: Callable[[Version], bool]) -> bool:
-        """All workers hold it, or none."""
+        """True if all workers hold the version."""
         return version.update.is_held
 
     def load(self, version: VersionUpdate, load_all: Callable[..., None], rest: Rest) -> LoadResult:
-        """Writes it in place, or loads all of it and finds where its tensors are. Layers that
-        cannot be written there are loaded if they have changed."""
+        """Writes the version in place, or loads all of it and finds where its tensors are. Layers
+        that cannot be written in place are loaded if they have changed."""
         version.update.apply()
         if (changes := version.update.changes()) is None:
             return "all tensors", None
@@ -174,7 +176,7 @@ class EngineInPlace(Preparer[VersionUpdate]):
         if not self.is_found:
             return "the model's loader does more than copying"
         if base is not None and base < version.number and version.update.changes() is None:
-            # Back to an older one there are none.
+            # An update back to an older version has no sums.
             return (
                 "the chain has no links that can be taken in place: publish with the profile local"
             )
@@ -204,7 +206,7 @@ class EngineInPlace(Preparer[VersionUpdate]):
                 update = self._next()
                 ready = None if update is None else self._version_of(update)
             except Error as error:
-                # All workers have it, and `take` meets it again.
+                # All workers have this error, and `take` raises it again.
                 _logger.warning("%s", error)
             except Exception:
                 _logger.exception("the next version was not prepared ahead")

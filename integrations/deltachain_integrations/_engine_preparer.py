@@ -1,4 +1,4 @@
-"""The interface of preparers, which prepare versions ahead for a worker of a server: the same one,
+"""The interface of preparers, which prepare versions ahead for a worker of a server. It is the same
 whether the engine loads the files of a copy (`_engine_copy`) or its tensors follow in place
 (`_engine_in_place`)."""
 
@@ -27,8 +27,8 @@ class Version:
     Attributes:
         number: its number.
         digest: its state digest.
-        shapes: the shapes of its tensors; none if there is nothing to load, since it is held
-            already.
+        shapes: the shapes of its tensors; empty if the version is already held and nothing has to
+            be loaded.
     """
 
     number: int
@@ -38,12 +38,12 @@ class Version:
 
 _Version = TypeVar("_Version", bound=Version)
 
-# Gives tensors of layers that cannot be written in place. They have a version's values after it is
-# written.
+# Gives tensors of layers that cannot be written in place. They have a version's values once the
+# version is written.
 Rest = Callable[[], Mapping[str, Any]]
 
-# The description of what was loaded, for the log, and the sums of the model's weights; None if
-# these have to be read.
+# The description of what was loaded, for the log, and the sums of the model's weights; None if the
+# weights have to be read for that.
 LoadResult = tuple[str, WeightSums | None]
 
 
@@ -51,18 +51,18 @@ class Preparer(ABC, Generic[_Version]):
     """Prepares versions for one worker of a server. A thread works ahead while the engine serves an
     older version.
 
-    The worker calls all of it from one thread, so the calls of one worker never overlap. An update
-    is:
+    The worker makes all calls from one thread, so they never overlap. An update is:
 
-    1. `is_ready`, as often as a follower asks for that; then `shapes` if it is ready, and `failure`
+    1. `is_ready`, as often as a follower asks; then `shapes` if the version is ready, and `failure`
        if not;
     2. `take`, which waits for the version;
-    3. `is_held`, and `load` if it is not held: the model changes. If that fails, `is_torn` and
-       `version`;
+    3. `is_held`, and `load` if the version is not held: the model changes. If that fails, `is_torn`
+       and `version`;
     4. `taken`, when the engine has the version; then `why_whole`;
     5. `go_on`, when all workers have loaded the version, and also after any failure since `take`.
 
-    `lost` may come before any of these, and from `is_held`. `close` comes once, at the end.
+    The worker may call `lost` before any of these, and within `is_held`. It calls `close` once, at
+    the end.
 
     A worker may rely on this:
 
@@ -72,19 +72,19 @@ class Preparer(ABC, Generic[_Version]):
 
     If `is_collective`, every worker has to make the same calls in the same order.
 
-    The worker does not know which kind it has: a kind answers all of this for itself.
+    The worker does not know which kind of preparer it has: each kind answers all calls itself.
 
     Args:
-        directory: what versions come from, for messages.
-        subscriber: follows the chain, and is closed at the end; None if another process manages
-            what is read here.
+        directory: the place that versions come from, for messages.
+        subscriber: follows the chain, and is closed at the end; None if another process manages the
+            directory.
 
     Attributes:
-        directory: the same.
-        is_collective: whether the workers of a server follow together. Otherwise each takes for
-            itself: first those that manage what others read (`keeps`).
-        is_in_place: whether versions are written where the model is, so that its other weights have
-            to be those of the version before.
+        directory: the argument.
+        is_collective: whether the workers of a server follow together. Otherwise each worker takes
+            versions for itself, and first the workers that manage a directory for others (`keeps`).
+        is_in_place: whether versions are written into the model's memory, so that its other weights
+            have to be those of the version before.
     """
 
     is_collective = False
@@ -92,12 +92,12 @@ class Preparer(ABC, Generic[_Version]):
 
     def __init__(self, directory: str, subscriber: Subscriber | None) -> None:
         self.directory, self._subscriber = directory, subscriber
-        # Guards what the thread and the worker share.
+        # Guards the data that the thread and the worker share.
         self._state = threading.Condition()
         self._ready: _Version | None = None
-        # Whether the thread has to stop working ahead, from `take` to `go_on`; and to end.
+        # Whether the thread has to pause, from `take` to `go_on`, and whether it has to end.
         self._is_called = self._stop = False
-        # It uses what a kind has of its own, so that is set before this is called.
+        # The thread uses attributes of the subclass, which sets them before it calls this.
         self._thread = threading.Thread(target=self._run, name="deltachain-ahead", daemon=True)
         self._thread.start()
 
@@ -125,7 +125,7 @@ class Preparer(ABC, Generic[_Version]):
 
     @abstractmethod
     def is_ready(self, number: int) -> bool:
-        """Whether a version is ready for this worker, or waiting would not help."""
+        """True if a version is ready for this worker, or if waiting would not help."""
 
     def take(self, number: int | None, digest: str | None, timeout: float) -> _Version:
         """Waits until a version is ready. The worker calls `go_on` afterwards, also if this fails.
@@ -154,9 +154,9 @@ class Preparer(ABC, Generic[_Version]):
         """Whether the engine has this version already, so that nothing is loaded.
 
         Args:
-            version: what was taken.
-            holds: whether the model has a version. It may read all weights, and calls `lost` if
-                other code has changed them.
+            version: the version that `take` returned.
+            holds: returns whether the model has a version. It may read all weights, and calls
+                `lost` if other code has changed them.
         """
         return holds(version)
 
@@ -165,42 +165,44 @@ class Preparer(ABC, Generic[_Version]):
         """Loads a version, or writes it in place.
 
         Args:
-            version: what was taken.
+            version: the version that `take` returned.
             load_all: loads tensors by the model's own loader: `EngineWorker._load_all`.
-            rest: gives what the loader may have to load beside that which is written in place.
+            rest: returns the tensors that the loader may have to load beside the ones that are
+                written in place.
 
         Raises:
-            Exception: if it is not loaded. Then `is_torn` and `version` say what the model holds.
+            Exception: if the version is not loaded. Then `is_torn` and `version` say what the model
+        holds.
         """
 
     def is_torn(self, version: _Version) -> bool:
-        """Whether the model may hold parts of two versions, after a `load` that failed. A loader
-        that fails leaves these."""
+        """True if the model may hold parts of two versions after a `load` that failed. A loader
+        that fails leaves such a model."""
         return True
 
     @property
     def version(self) -> int | None:
-        """The version that the model holds if a `load` has failed, and it is not torn; None if that
-        is unknown."""
+        """The version that the model holds after a `load` has failed, if it is not torn; None if
+        the version is unknown."""
         return None
 
     def why_whole(self, version: _Version) -> str | None:
-        """Why versions are loaded as a whole from this one on, though this kind is there to write
-        them in place; None if that is not so."""
+        """The reason why versions are loaded as a whole from this one on, although this kind can
+        write them in place; None if they are written in place."""
         return None
 
     @abstractmethod
     def taken(self, version: _Version) -> None:
-        """The engine has this version now."""
+        """Notes that the engine has this version now."""
 
     @abstractmethod
     def lost(self) -> None:
-        """The engine's weights are unknown, since other code has written to them: the next version
-        is loaded as a whole."""
+        """Notes that other code has written to the engine's weights, so that they are unknown: the
+        next version is loaded as a whole."""
 
     def go_on(self) -> None:
-        """All workers have loaded the version, or the update has failed: the thread may work ahead
-        again."""
+        """Notes that all workers have loaded the version, or that the update has failed: the thread
+        may work ahead again."""
         with self._state:
             self._is_called = False
             self._state.notify_all()
@@ -211,11 +213,11 @@ class Preparer(ABC, Generic[_Version]):
         if self._subscriber is not None:
             self._subscriber.close()
 
-    # For the kinds.
+    # For subclasses.
 
     @abstractmethod
     def _wait(self, number: int | None, timeout: float) -> _Version:
-        """`take`, but for the digest."""
+        """Does the work of `take`, except for the digest."""
 
     @abstractmethod
     def _run(self) -> None:
@@ -230,7 +232,7 @@ class Preparer(ABC, Generic[_Version]):
         return next(self._subscriber.follow(stop=stop, poll=_POLL, poll_longest=_POLL), None)
 
     def _end(self) -> None:
-        """Ends the thread. What the subscriber has locked still is."""
+        """Ends the thread. The subscriber keeps its locks."""
         with self._state:
             self._stop = True
             self._state.notify_all()
@@ -238,7 +240,7 @@ class Preparer(ABC, Generic[_Version]):
 
 
 def missing_version(number: int) -> ChainError:
-    """The chain has no such version."""
+    """The error that the chain has no such version."""
     return ChainError(
         f"CHAIN: there is no version {number} in the chain",
         rule="R-CHN-03",

@@ -1,9 +1,9 @@
-"""Settings of the backend for vLLM: which the server's own configuration fixes, and which a request
-may give.
+"""Settings of the backend for vLLM: the settings that the server's own configuration fixes, and the
+ones that a request may give.
 
-Whoever reaches a server's port may send requests. So only the configuration can name a chain. A
-request can at most point to a directory that another process of this machine manages, and only read
-it."""
+Any client that reaches a server's port may send requests. So only the configuration can name a
+chain. A request can at most point to a directory that another process of this machine manages, and
+only read it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["CONFIGURATION", "SGLANG", "Settings", "fixed", "in_environment", "me
 # The option with the configuration, for messages.
 CONFIGURATION = "--additional-config '{\"deltachain\": {...}}'"
 
-# The variable that has them for SGLang, which has no place of its own for them.
+# The variable with the settings for SGLang, whose configuration has no place for them.
 SGLANG = "DELTACHAIN_SGLANG"
 
-# Names that requests have too, with their possible values.
+# Settings that requests may give, too, with their possible values.
 _CHOICES = {
     "mode": ("auto", "sparse", "reload"),
     "kv": ("recompute", "keep"),
@@ -42,7 +42,7 @@ class Settings:
     """All settings: docs/integrations.md.
 
     Attributes:
-        chain: the chain that this server downloads itself; None if another process does.
+        chain: the chain that this server downloads itself; None if another process downloads it.
         host_copy: the directory that all workers of a machine share; None: one in memory, which
             this server manages.
         mode: `"sparse"`: changes are written in place, without a copy of the model; needs `chain`.
@@ -69,13 +69,13 @@ class Settings:
 
     @property
     def signed_by(self) -> Trust | None:
-        """The signers whose versions are downloaded; None: everybody's."""
+        """The signers whose versions are downloaded; None: any signer, or none."""
         return None if self.trust is None else Trust(self.trust, self.quorum)
 
 
 def fixed(additional: object, place: str = CONFIGURATION) -> dict[str, Any]:
-    """The settings in the server's configuration, vLLM's `additional_config`, or what stands for it
-    in `place`.
+    """The settings in the server's configuration, vLLM's `additional_config`, or in the place that
+    stands for it.
 
     Raises:
         UsageError: if one is unknown or invalid.
@@ -98,9 +98,8 @@ def fixed(additional: object, place: str = CONFIGURATION) -> dict[str, Any]:
         raise UsageError(f'USAGE: "start": "newest" needs "chain" or "host_copy" in {place}')
     if "trust" in settings and "chain" not in settings:
         raise UsageError(
-            f'USAGE: "trust" in {place} needs "chain" there: who downloads the chain checks '
-            "signatures "
-            "(`deltachain follow --trust`)"
+            f'USAGE: "trust" in {place} needs "chain" there: the process that downloads the chain '
+            "checks signatures (`deltachain follow --trust`)"
         )
     whose = Settings(**settings).signed_by
     if whose is not None:
@@ -119,7 +118,7 @@ def in_environment() -> dict[str, Any]:
     try:
         given = json.loads(os.environ.get(SGLANG, "null"))
     except ValueError as error:
-        raise UsageError(f"USAGE: {SGLANG} is no JSON: {error}") from error
+        raise UsageError(f"USAGE: {SGLANG} is not valid JSON: {error}") from error
     settings = fixed({"deltachain": given}, SGLANG)
     if other := sorted(set(settings) - _OF_SGLANG):
         raise UsageError(f"USAGE: {', '.join(other)} in {SGLANG}: not for SGLang")
@@ -129,11 +128,11 @@ def in_environment() -> dict[str, Any]:
 
 
 def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
-    """The configuration, and what a request may add to it.
+    """The settings of the configuration, with those that a request adds.
 
     Args:
         configured: as `fixed` returns it.
-        told: the request's `init_info`; None stands for what is not given.
+        told: the request's `init_info`; None means not given.
 
     Raises:
         UsageError: if a request would change the configuration, open a chain, or read a directory
@@ -180,7 +179,7 @@ def _check(name: str, value: object) -> None:
     if name in _CHOICES and value not in _CHOICES[name]:
         raise UsageError(f"USAGE: {name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
     if name in _TEXTS and not (isinstance(value, str) and value):
-        raise UsageError(f"USAGE: {name} must be a text, not {value!r}")
+        raise UsageError(f"USAGE: {name} must be a string, not {value!r}")
     if name == "timeout" and (
         isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0
     ):
@@ -193,7 +192,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _check_readable(path: str) -> None:
-    """Refuses a directory that a request may not name. The configuration may name any."""
+    """Refuses a directory that a request may not name. The configuration may name any directory."""
 
     def refuse(why: str) -> None:
         raise UsageError(

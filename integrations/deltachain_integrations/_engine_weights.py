@@ -1,5 +1,5 @@
-"""The facts that a worker of a server knows of its model: the sums of the weights, tensors that a
-load leaves behind; and which follower updates the server."""
+"""The facts that a worker of a server knows about its model: the sums of the weights, and tensors
+that a load leaves behind; and the follower that updates the server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ __all__ = ["Lease", "SumsRow", "WeightSums", "first_names", "stranded"]
 # The modulus of sums (SPEC section 24).
 _MODULUS = (1 << 31) - 1
 
-# Seconds in which polls compare the sums of the whole model, or longer: `WeightSums.round_seconds`.
+# Minimum of the seconds in which polls compare the sums of the whole model:
+# `WeightSums.round_seconds`.
 _ROUND = 600.0
 
-# The address of a storage, the number of 16 MiB of it, and sums of old and of new values of what
-# changes there.
+# The address of a storage, the number of a 16 MiB piece of it, and the sums of old and of new
+# values of the lanes that change there.
 SumsRow = tuple[int, int, tuple[int, int], tuple[int, int]]
 
 
 def first_names(model: torch.nn.Module) -> dict[str, str]:
-    """The first name of each parameter, by all its names. A module that two others have gives its
-    parameters two: vLLM's Transformers backend has shared experts below the experts, too."""
+    """Maps each name of a parameter to its first name. A parameter of a module that belongs to two
+    others has two names: vLLM's Transformers backend has shared experts below the experts, too."""
     firsts: dict[int, str] = {}
     return {
         name: firsts.setdefault(id(parameter), name)
@@ -41,10 +42,10 @@ class _Memory:
 
     Attributes:
         places: the address of each parameter.
-        forms: all else that decides what a parameter reads there.
-        names: for the address of each storage, the first parameter that lies in it, since some are
+        forms: every other property that decides which elements a parameter reads there.
+        names: for the address of each storage, the first parameter in it, since some parameters are
             views of others.
-        lanes: for that name, all lanes of the storage.
+        lanes: by this name, all lanes of the storage.
     """
 
     places: dict[str, int] = field(default_factory=dict)
@@ -76,8 +77,8 @@ class _Memory:
 
 class WeightSums:
     """The sums of all weights of a model, and the objects that hold packed weights. They show
-    whether other code has changed the weights: any single element for certain, any other accident
-    but for a chance of about 2^-60.
+    whether other code has changed the weights: a change of a single element always, any other
+    accidental change except with a probability of about 2^-60.
 
     Reading all weights takes a device about 0.02 s for a GiB, too long for each poll. So a poll
     (`seems_to_fit`) reads a sample of each storage, and the sums of a part of the model: of all of
@@ -98,13 +99,13 @@ class WeightSums:
 
     @property
     def round_seconds(self) -> float:
-        """Seconds in which polls compare all sums: at most a hundredth of the time is spent on
-        that."""
+        """Seconds in which polls compare all sums, so that at most a hundredth of the time is spent
+        on comparisons."""
         return max(_ROUND, 100 * self._whole_seconds)
 
     def fits(self, model: torch.nn.Module) -> bool:
-        """True if the model still has these sums, perhaps in other memory. Reads all weights, on
-        their device, and waits for it."""
+        """True if the model still has these sums, even in other memory. Reads all weights on their
+        device, and waits for it."""
         memory = _Memory.from_model(model)
         if memory.forms != self._forms or not self._has_packed(model):
             return False
@@ -117,7 +118,7 @@ class WeightSums:
         return True
 
     def seems_to_fit(self, model: torch.nn.Module) -> bool:
-        """The answer of `fits` as far as little work can tell: addresses and forms, another sample
+        """Answers `fits` as far as little work allows: compares addresses and forms, a new sample
         of each storage, and the sums of the part of the model that is due now."""
         memory = _Memory.from_model(model)
         if self._sample is None or memory.places != self._places:
@@ -137,7 +138,7 @@ class WeightSums:
         made._sample = None
         for address, piece, old, new in changes:
             name = self._names.get(address)
-            # Otherwise they are those of a buffer.
+            # Other sums are those of a buffer.
             if name is not None:
                 first, second = made._sums[name, piece]
                 made._sums[name, piece] = (
@@ -147,12 +148,12 @@ class WeightSums:
         return made
 
     def renew_sample(self, model: torch.nn.Module) -> None:
-        """Reads a sample of the model, which has been brought to these sums."""
+        """Reads a sample of the model, which now has these sums."""
         self._begin_round(_Memory.from_model(model))
 
     def _begin_round(self, memory: _Memory) -> None:
-        """Begins to compare all sums from the first one on, of weights that are known now."""
-        # The lanes themselves would keep memory that the model has given up.
+        """Begins to compare all sums from the first one on, now that the weights are known."""
+        # Keeps no lanes: they would hold memory that the model has released.
         self._places, self._forms, self._names = memory.places, memory.forms, memory.names
         self._sample: Sample[str] | None = Sample(memory.lanes)
         self._round_began, self._done = time.monotonic(), 0
@@ -162,8 +163,8 @@ class WeightSums:
         return [id(one) for one in _packed(model)] == [id(one) for one in self._packed]
 
     def _has_due(self, memory: _Memory) -> bool:
-        """True if the part of the model that is due now has its sums. A round that is over begins
-        anew."""
+        """True if the part of the model that is due now has its sums. Starts over when a round is
+        complete."""
         now, count = time.monotonic(), len(self._batches)
         share = (now - self._round_began) / self.round_seconds
         end = min(count, int(count * share))
@@ -205,8 +206,8 @@ class Lease:
         self._seconds = self._end = 0.0
 
     def ask(self, follower: str, seconds: float) -> tuple[str, float] | None:
-        """Takes the lease for these seconds; 0 releases it. If another follower has it, nothing
-        changes; returns that follower and its remaining seconds."""
+        """Takes the lease for these seconds; 0 releases it. If another follower has the lease,
+        changes nothing, and returns that follower and its remaining seconds."""
         other = self.held_by_other(follower)
         if other is None:
             self._owner, self._seconds = (follower if seconds > 0 else None), seconds
@@ -214,7 +215,7 @@ class Lease:
         return other
 
     def renew(self, follower: str | None) -> None:
-        """Renews the lease, if this follower has it."""
+        """Renews the lease if this follower has it."""
         if self._owner is not None and self._owner == follower:
             self._end = time.monotonic() + self._seconds
 

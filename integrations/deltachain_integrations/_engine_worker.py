@@ -1,5 +1,5 @@
-"""One worker of a server whose model follows a chain: waits for a version, compares its digest,
-loads it. What loads a model is the engine's: `_vllm_engine`, `_sglang_engine`."""
+"""One worker of a server whose model follows a chain: it waits for a version, compares its digest,
+and loads it. `_vllm_engine` and `_sglang_engine` load models for their engine."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class EngineWorker:
 
     All work is in `_receive`, so no work is unfinished between calls of the server: a refused
     version leaves the model unchanged. If loading fails after the model was changed, the worker's
-    version is unknown: the update fails, and the next one loads all tensors. It also does that
-    after other code has changed the weights, by a reload or a reset.
+    version is unknown: the update fails, and the next update loads all tensors. An update also
+    loads all tensors after other code has changed the weights, by a reload or a reset.
 
     In sparse mode the first version is loaded by the model's own loader. A `Map` notes where each
-    element goes, and later versions are written there, proven before. Addresses never change.
+    element goes. Later versions are proven and then written there. Addresses never change.
     """
 
-    # The engine gives these.
+    # The subclass for the engine sets these attributes.
     model: torch.nn.Module
     device: torch.device
     _log: logging.Logger
@@ -56,7 +56,7 @@ class EngineWorker:
         files: str,
         workers: torch.distributed.ProcessGroup | None,
     ) -> None:
-        """Before anything else.
+        """Initializes the worker. Called before any other method.
 
         Args:
             configured: the settings in the server's configuration.
@@ -64,22 +64,22 @@ class EngineWorker:
             workers: all workers that share this server's model; None if there is one.
         """
         self._configured, self._files, self._workers = configured, files, workers
-        # The preparer of versions, None before it is opened; and the settings that it was opened
+        # The preparer of versions, None until it is opened, and the settings that it was opened
         # with.
         self._opened: Preparer[Any] | None = None
         self._settings = Settings()
         self._map: Map | None = None
-        # Tensors of layers that cannot be written in place, in the host's memory.
+        # Tensors of layers that cannot be written in place, in host memory.
         self._rest: dict[str, torch.Tensor] = {}
-        # When all weights were last found to be those of the version held.
+        # Time when all weights were last found to be those of the held version.
         self._checked = -math.inf
-        # Whether a worker of this server downloads the chain.
+        # True if a worker of this server downloads the chain.
         self._downloads = False
         # Worker 0 decides which follower updates the server.
         self._lease = Lease() if self._number() == 0 else None
         self._is_torn = False
-        # The model's version and the sums of its weights; None if unknown, or the server's initial
-        # weights.
+        # The version of the model and the sums of its weights; None if unknown, or if the model has
+        # the server's initial weights.
         self._holds: tuple[int, str, WeightSums] | None = None
         self.times: dict[str, float] = {}
         self.how = ""
@@ -90,22 +90,23 @@ class EngineWorker:
         """Loads tensors by the model's own loader: all, or those of whole layers.
 
         Raises:
-            Exception: if some are missing, or do not fit. The model is torn.
+            Exception: if tensors are missing, or do not fit. The model is torn.
         """
         raise NotImplementedError
 
     def _check_loaded(self, found: Map) -> None:
-        """Refuses what `_load_all` has left out, by what was seen of it.
+        """Refuses a model if `_load_all` has left out tensors, as far as the map has seen its
+        writes.
 
         Raises:
-            UsageError: if so. The model is torn.
+            UsageError: if tensors were left out. The model is torn.
         """
 
     def _refuse(self, settings: Settings) -> None:
         """Refuses a server that cannot follow with these settings.
 
         Raises:
-            UnsupportedError: if so.
+            UnsupportedError: if the server cannot follow.
         """
         self._refuse_stranded()
 
@@ -121,7 +122,7 @@ class EngineWorker:
         """Opens the chain or the copy, and begins to prepare versions.
 
         Args:
-            told: what a request adds to the configuration.
+            told: the settings that a request adds to the configuration.
 
         Raises:
             UsageError: if a setting is invalid, or a request may not change it. Nothing has
@@ -160,7 +161,8 @@ class EngineWorker:
             "sparse" if is_sparse else "full reloads",
             "" if reason is None or settings.mode == "reload" else f", since {reason}",
         )
-        # Any model that is found has a tensor that a version without tensors lacks.
+        # A model in the files has at least one tensor, which a version without tensors would lack.
+        # If such a version fits, no model was found.
         if misfit(self._files, {}) is None:
             self._log.warning(
                 "deltachain: the files of %r are not on this machine: versions are not compared "
@@ -199,7 +201,8 @@ class EngineWorker:
         return own * (1 if self._workers is None else self._workers.size())
 
     def _why_not_sparse(self, settings: Settings) -> str | None:
-        """Why versions cannot be written in place here; None if that depends on the loader."""
+        """The reason why versions cannot be written in place here; None if that depends on the
+        loader."""
         if settings.chain is None or settings.host_copy is not None:
             return 'the versions come from "host_copy", without their links'
         for name, parameter in self.model.named_parameters():
@@ -223,7 +226,7 @@ class EngineWorker:
             self._change_to(self._settings, is_sparse=False)
 
     def state(self, follower: str, lease: float) -> dict[str, Any]:
-        """The version of this worker's model, and whether this follower may update it:
+        """Returns the version of this worker's model, and whether this follower may update it:
         docs/engines.md."""
         other = None if self._lease is None else self._lease.ask(follower, lease)
         owner, seconds = other or (None, None)
@@ -240,8 +243,8 @@ class EngineWorker:
         }
 
     def readiness(self, follower: str, version: int) -> dict[str, Any]:
-        """Whether this worker can load a version without waiting for it, or waiting would not help;
-        and why it cannot. Renews the lease of this follower."""
+        """Returns whether this worker can load a version without waiting for it, or waiting would
+        not help, and why it cannot load it. Renews the lease of this follower."""
         if self._lease is not None:
             self._lease.renew(follower)
         if self._opened is None:
@@ -251,21 +254,22 @@ class EngineWorker:
         is_ready = self._preparer.is_ready(version)
         why = self._misfit(self._preparer.shapes) if is_ready else self._preparer.failure
         if is_ready and why is None:
-            # The update is next. All weights are compared here, so that the server does not stand
-            # still for that.
+            # The update is next. All weights are compared here, so that the pause of the server is
+            # shorter.
             self._compare_before(version)
         return {"ready": is_ready, "why": why}
 
     def _misfit(self, shapes: dict[str, list[int]]) -> str | None:
-        """Why a version does not fit the model, by the files that the server began with."""
+        """The reason why a version does not fit the model, by the files that the server started
+        with."""
         return misfit(self._files, shapes) if shapes else None
 
     def _held(self, *, is_whole: bool) -> tuple[int, str] | None:
         """Number and digest of the model's version; None if it is torn or was changed.
 
         Args:
-            is_whole: whether to read all weights. Otherwise this is a poll, which reads few: see
-                `WeightSums`.
+            is_whole: whether to read all weights. Otherwise this is a poll, which reads few
+                weights: see `WeightSums`.
         """
         if self._is_torn or self._holds is None:
             return None
@@ -282,8 +286,8 @@ class EngineWorker:
         return None
 
     def _known(self) -> tuple[int, str] | None:
-        """The same for all weights, but those that `readiness` has just read are not read again:
-        the server is paused."""
+        """Number and digest of the model's version, from all weights. Weights that `readiness` has
+        just read are not read again, because the server is paused."""
         is_fresh = time.monotonic() - self._checked < _FRESH
         return self._held(is_whole=not is_fresh)
 
@@ -299,7 +303,7 @@ class EngineWorker:
         return self._holds is not None and self._holds[:2] == name and self._known() is not None
 
     def _is_in_place(self) -> bool:
-        """Whether the model's tensors are where they were mapped."""
+        """True if the model's tensors are where they were mapped."""
         return self._map is None or self._map.fits(self._tensors())
 
     def _forget(self) -> None:
@@ -315,7 +319,7 @@ class EngineWorker:
             version: its number.
             digest: its state digest, 64 hexadecimal digits; None accepts that of the chain that
                 this server downloads.
-            follower: the caller's name in `state`; None if it did not ask that.
+            follower: the caller's name in `state`; None if the caller did not call `state`.
 
         Raises:
             UsageError: if no chain is known, a digest is needed, or the version does not fit the
@@ -329,7 +333,8 @@ class EngineWorker:
             self._follow({})
         try:
             self._together(lambda: self._check_update(version, digest, follower))
-            # First the worker that manages the copy: if it fails, the others would wait in vain.
+            # The worker that manages the copy goes first: if it fails, the others would wait in
+            # vain.
             kept = self._together(lambda: self._take(version, digest, keeps=True))
             read = self._together(lambda: self._take(version, digest, keeps=False))
             taken = kept or read
@@ -344,7 +349,7 @@ class EngineWorker:
             raise
         finally:
             self._checked = -math.inf
-            # Loading may have taken long, and the follower could not renew meanwhile.
+            # Loading may have taken long, and the follower could not renew its lease meanwhile.
             if self._lease is not None:
                 self._lease.renew(follower)
         self.times = {"wait": waited - begin, "load": time.monotonic() - waited}
@@ -359,7 +364,7 @@ class EngineWorker:
         )
 
     def _check_update(self, version: int, digest: str | None, follower: str | None) -> None:
-        """Refuses an update, before any worker waits for its version."""
+        """Refuses an update before any worker waits for its version."""
         other = None if self._lease is None else self._lease.held_by_other(follower)
         if other is not None:
             raise UsageError(
@@ -403,7 +408,7 @@ class EngineWorker:
             except BaseException as error:
                 self._is_torn = preparer.is_torn(version)
                 if not self._is_torn and before is not None and preparer.version == before[0]:
-                    # All workers have gone back.
+                    # All workers have rolled back.
                     self._holds = before
                 else:
                     self._forget()
@@ -427,10 +432,10 @@ class EngineWorker:
         self, tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]]
     ) -> dict[str, Any] | None:
         """Loads a version as a whole, and finds where its tensors are. In mode `sparse`, the host
-        keeps those of layers that cannot be written in place. None if these are unknown, or in mode
-        `auto`."""
+        keeps the tensors of layers that cannot be written in place. Returns None if the places are
+        unknown, or in mode `auto`."""
         self._map, self._rest = None, {}
-        # The follower proves what has been found, by the version's sums.
+        # The follower proves the places that were found by the version's sums.
         found = taken(self._load_all, tensors(), self._tensors())
         self._check_loaded(found)
         if found.reload:
@@ -455,8 +460,8 @@ class EngineWorker:
         ]
 
     def _together(self, act: Callable[[], _Result], kind: type[Error] = Error) -> _Result:
-        """Runs this in each worker of the server. If it fails in one, all raise, the others an
-        error of this kind. Otherwise workers could get different versions."""
+        """Calls a function in each worker of the server. If it fails in one, all workers raise, the
+        others an error of this kind. Otherwise workers could get different versions."""
         failure = None
         try:
             result = act()
@@ -471,7 +476,7 @@ class EngineWorker:
         return result
 
     def _gathered(self, own: _Result) -> list[_Result]:
-        """The values that all workers of the server give here."""
+        """The values that all workers of the server pass here."""
         if self._workers is None:
             return [own]
         found: list[Any] = [None] * torch.distributed.get_world_size(self._workers)
@@ -479,7 +484,7 @@ class EngineWorker:
         return found
 
     def _number(self) -> int:
-        """This worker's place among them."""
+        """The number of this worker among the workers of the server."""
         return 0 if self._workers is None else torch.distributed.get_rank(self._workers)
 
     def shutdown(self) -> None:
@@ -491,8 +496,8 @@ class EngineWorker:
 
 
 def _layers_of(found: Map) -> set[str]:
-    """The tensors that are loaded together with those that cannot be written in place: of the same
-    layers. None of them if the layers of one are unknown."""
+    """The tensors that are loaded together with those that cannot be written in place, because they
+    are of the same layers. Empty if the layers of any tensor are unknown."""
     if not found.reload.keys() <= found.targets.keys():
         return set()
 
@@ -504,6 +509,6 @@ def _layers_of(found: Map) -> set[str]:
 
 
 def listed(texts: list[str], between: str) -> str:
-    """The first of them, and how many more there are."""
+    """The first texts, and how many more there are."""
     more = [f"and {len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
     return between.join(texts[:_LISTED] + more)

@@ -1,9 +1,9 @@
 """Places to which a model loads the elements of a checkpoint, found by watching the model's own
 loader once.
 
-Loaders fuse, split, transpose and divide. What `_watch` sees of that are strided copies; here they
-become boxes of the checkpoint's tensors in the model's memory. What cannot be followed has to be
-loaded again, with a reason."""
+Loaders fuse, split, transpose and divide. `_watch` sees strided copies; this module turns them into
+boxes of the checkpoint's tensors in the model's memory. Tensors whose copies cannot be followed
+have to be loaded again, with a reason."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def taken(
     """Runs a model's loader, and finds where it puts each tensor of a checkpoint.
 
     Args:
-        load: the loader. It gets names and tensors one at a time.
+        load: the loader, which gets names and tensors one at a time.
         tensors: the checkpoint.
-        memory: the model's parameters, buffers and other tensors that are to be followed.
+        memory: the parameters, buffers and other tensors of the model to follow.
 
     Raises:
         Exception: from the loader.
@@ -72,8 +72,8 @@ class Map:
     Attributes:
         reload: tensors of the checkpoint that have to be loaded by the model's loader, and why.
         unused: tensors of the checkpoint that the loader puts nowhere in this process.
-        targets: for tensors of the checkpoint, the tensors of the model that share memory with what
-            was made of them, as far as that was seen.
+        targets: for tensors of the checkpoint, the tensors of the model that share memory with
+            copies of them, as far as the copies were seen.
     """
 
     def __init__(self) -> None:
@@ -100,19 +100,19 @@ class Map:
         return Part(own.as_strided(region.shape, region.strides, region.offset), region.box)
 
     def fits(self, memory: Iterable[tuple[str, torch.Tensor]]) -> bool:
-        """Whether the model's tensors are still those that the map was made for, in the same
+        """True if the model's tensors are the ones that the map was made for, in the same
         places."""
         return self._forms == forms_of(memory)
 
 
 def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Sums[int]) -> Map:
-    """The map, of what has been seen."""
+    """Returns the map of the writes that were seen."""
     made = Map()
     made._forms = forms_of(memory)
     made._dtypes = {name: dtype for name, (dtype, _) in watch.infos.items()}
-    refused = dict.fromkeys(watch.kept(), "the model keeps another tensor that is made of it")
+    refused = dict.fromkeys(watch.kept(), "the model keeps another tensor that is computed from it")
     found: list[tuple[int, Write]] = []
-    # Tensors that have changed without being seen.
+    # Tensors that changed although no write was seen.
     hidden = {name for name, *_ in set(made._forms) - set(watch.forms)}
     for key, storage in watch.own.items():
         assert storage.tensor is not None
@@ -131,7 +131,7 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Sums
         # Tied tensors count once.
         lanes = {write.form(): math.prod(write.shape) for write in places}
         is_all = sum(lanes.values()) * storage.width == storage.nbytes
-        # A storage that is filled with a constant counts as seen.
+        # A storage that was filled with a constant counts as seen.
         is_seen = any(write.source is None for write in storage.writes) and not any(
             isinstance(write.source, Unknown) and not write.source.names for write in kept
         )
@@ -146,7 +146,7 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Sums
             continue
         boxes = _boxes(number, write, place, watch.infos[place.name][1])
         if boxes is None:
-            refused[place.name] = "the loader divides it in another way than into boxes"
+            refused[place.name] = "the loader divides it, but not into boxes"
             continue
         made._regions.setdefault(place.name, []).extend(boxes)
     made.reload = refused
@@ -157,18 +157,18 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Sums
         if name in made._regions or name in made.reload:
             continue
         if hidden:
-            made.reload[name] = f"no copy of it was seen, and none that explains {min(hidden)}"
+            made.reload[name] = f"the loader was not seen to copy it, nor to fill {min(hidden)}"
         else:
             made.unused.append(name)
     return made
 
 
 def _settled(storage: Storage, refused: dict[str, str]) -> list[Write]:
-    """The last writes to a storage. Elements that were written by several names are refused, unless
-    all of them are the same: those are tied."""
+    """The last writes to a storage. Elements that were written for several names are refused,
+    unless all writes are the same: these names are tied."""
     assert storage.tensor is not None
     kept: dict[tuple[Any, ...], list[Write]] = {}
-    # Names whose elements other writes have replaced, and why.
+    # Names whose elements other writes have replaced, and the reasons.
     lost: dict[tuple[Any, ...], dict[str, str]] = {}
     for write in storage.writes:
         form, source = write.form(), write.source
@@ -218,7 +218,7 @@ def _settled(storage: Storage, refused: dict[str, str]) -> list[Write]:
 
 
 def _alike(write: Write) -> tuple[Any, ...]:
-    """The properties that are the same for tied tensors."""
+    """The properties that are equal for tied tensors."""
     place = write.source
     return (
         (write.shape, write.strides, place.offset, place.strides)
@@ -241,8 +241,8 @@ def _refuse_all(write: Write, reason: str, refused: dict[str, str]) -> None:
 
 
 def _boxes(number: int, write: Write, place: Place, shape: tuple[int, ...]) -> list[_Region] | None:
-    """Cuts what was written to a storage into boxes of the checkpoint's tensor, with shape and
-    strides in the order of the tensor's dimensions. None if there are too many."""
+    """Cuts a write to a storage into boxes of the checkpoint's tensor, with shape and strides in
+    the order of the tensor's dimensions. Returns None if there are too many."""
     steps = [math.prod(shape[at + 1 :]) for at in range(len(shape))]
     found: list[_Region] = []
     dimensions = tuple(
@@ -255,7 +255,7 @@ def _boxes(number: int, write: Write, place: Place, shape: tuple[int, ...]) -> l
         first, offset, rest = waiting.pop()
         box = _box(first, rest, shape, steps)
         if box is None:
-            # One slice of the dimension with the fewest at a time.
+            # Slices the shortest dimension, one index at a time.
             at = min(range(len(rest)), key=lambda number: rest[number][0])
             length, theirs, own = rest[at]
             if len(found) + len(waiting) + length > MOST_BOXES:
@@ -273,13 +273,13 @@ def _box(
     first: int, rest: Sequence[tuple[int, int, int]], shape: tuple[int, ...], steps: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[slice, ...]] | None:
     """Shape, strides and index of a box, from the number of its first element, and from lengths and
-    strides in the checkpoint's tensor and in the storage; None if these are no box."""
+    strides in the checkpoint's tensor and in the storage; None if the elements form no box."""
     begins, number = [], first
     for step in steps:
         begins.append(number // step)
         number %= step
     lengths, strides = [1] * len(shape), [0] * len(shape)
-    # From the innermost on, so that one that spans several dimensions is cut there.
+    # From the innermost dimension on, so that a write that spans several dimensions is cut there.
     waiting = sorted(rest, key=lambda one: one[1], reverse=True)
     while waiting:
         length, theirs, own = waiting.pop()
@@ -298,7 +298,7 @@ def _box(
                 length = room
             lengths[at], strides[at] = length, own
             continue
-        # A dimension that is divided: joined with the part of it that is there already.
+        # A dimension that is divided is joined with the part of it that is there already.
         at = next(
             (number for number, step in enumerate(steps) if step < theirs and theirs % step == 0),
             None,

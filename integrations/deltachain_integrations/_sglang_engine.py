@@ -1,4 +1,5 @@
-"""The work of SGLang's schedulers for followers: say what they hold, and load versions."""
+"""The work of SGLang's schedulers for followers: they report the version that they hold, and load
+versions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _logger = logging.getLogger("sglang.deltachain")
 
 _METHODS = ("deltachain_state", "deltachain_is_ready")
 
-# Settings of a server with which it cannot follow in place, as far as is known.
+# Settings that are known to prevent a server from following in place.
 _REFUSED = (
     "cpu_offload_gb",
     "enable_lora",
@@ -45,7 +46,7 @@ class SglangWorker(EngineWorker):
     """The model of a scheduler, one in each process of a server.
 
     Args:
-        manager: SGLang's, which updates weights.
+        manager: the manager of SGLang that updates weights.
     """
 
     _log = _logger
@@ -77,8 +78,7 @@ class SglangWorker(EngineWorker):
     def _load_all(
         self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True
     ) -> None:
-        """Loads tensors as the server did when it started, and as it does when it reads a
-        directory."""
+        """Loads tensors as the server does at its start, and when it reads a directory."""
         DefaultModelLoader.restore_weights_before_loading(self.model, self.device)
         try:
             with set_default_torch_dtype(self._runner.model_config.dtype):
@@ -115,10 +115,10 @@ def _of(manager: Any) -> SglangWorker:
 
 
 def answer(manager: Any, request: Any) -> Any:
-    """The answer to a follower's question; None if another client asks.
+    """Answers a follower's question. Returns None if another client asks.
 
-    The name of the weight that is asked for is an object of a method and its arguments, and the
-    values are the bytes of a list of what each worker says.
+    The name of the weight that is asked for is a JSON object of a method and its arguments, and the
+    values are the bytes of a list with the answer of each worker.
     """
     try:
         told = json.loads(request.name)
@@ -138,15 +138,15 @@ def answer(manager: Any, request: Any) -> Any:
 
         said: Any = worker._gathered(worker._together(own))
     except Exception as error:
-        # SGLang would end.
+        # An exception would end SGLang.
         _logger.error("deltachain: %s", error)
         said = {"error": str(error)}
     return GetWeightsByNameReqOutput(parameter=[float(byte) for byte in json.dumps(said).encode()])
 
 
 def update(manager: Any, request: Any) -> Any:
-    """Loads a version; None if another client asks. The model is what it was if that
-    fails, or torn."""
+    """Loads a version. Returns None if another client asks. If it fails, the model is unchanged, or
+    torn."""
     if request.load_format != "deltachain":
         return None
     try:
@@ -160,7 +160,7 @@ def update(manager: Any, request: Any) -> Any:
             torch.accelerator.synchronize()
         success, message = True, worker.how
     except Exception as error:
-        # SGLang would end.
+        # An exception would end SGLang.
         _logger.error("deltachain: %s", error)
         success, message = False, f"{type(error).__name__}: {error}"
     if success:

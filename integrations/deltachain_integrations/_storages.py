@@ -1,4 +1,4 @@
-"""The memory of tensors: sums of it, and drawn samples, which show that other code has written to
+"""The memory of tensors: sums of it, and random samples, which show that other code has written to
 it. Launching a kernel on a device takes longer than reading some MiB, so both read much at once."""
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ _Key = TypeVar("_Key", bound=Hashable)
 # Bytes that have sums of their own (SPEC section 24), and that are read at once.
 _PIECE_BYTES = 1 << 24
 
-# Lanes of a storage that one comparison reads, and the number of such draws with known values.
+# Number of lanes of a storage that one comparison reads, and the number of such draws with known
+# values.
 _LANES = 64
 _DRAWS = 64
 
-# Lanes that a sample may lie apart: torch gathers with 32 bits.
+# Maximum distance of a sample's lanes: torch gathers with 32-bit indices.
 _SPAN = 1 << 30
 
-# A storage, and the number of 16 MiB before the piece.
+# A storage, and the number of 16 MiB pieces before this one.
 Piece = tuple[_Key, int]
 Sums = dict[tuple[_Key, int], tuple[int, int]]
 
-# The state of Python's own generator stays as the server has it.
+# A generator of its own, so that the server's use of `random` is not affected.
 _draw = random.Random()
 
 
 def lanes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """All bytes of a storage as integers: of two bytes, which are quicker, if that is possible."""
+    """All bytes of a storage as integers: of two bytes, which are faster, if possible."""
     kind = torch.int8 if storage.nbytes() % 2 else torch.int16
     return torch.empty(0, dtype=kind, device=storage.device).set_(storage)
 
@@ -85,7 +86,7 @@ class _Span(Generic[_Key]):
     Attributes:
         key: the storage.
         first: the number of the first lane.
-        step: the distance of two lanes.
+        step: the distance between two lanes.
         count: the number of lanes.
     """
 
@@ -98,7 +99,8 @@ class _Span(Generic[_Key]):
         return lanes.as_strided((self.count,), (self.step,), self.first)
 
     def draw(self) -> tuple[slice, _Span[_Key]]:
-        """Some of these lanes: their numbers among these, and where they are."""
+        """Draws some of the lanes: returns their numbers within the span, and the span of their
+        places."""
         distance = max(1, self.count // _LANES)
         first = _draw.randrange(distance)
         count = len(range(first, self.count, distance))
@@ -108,8 +110,8 @@ class _Span(Generic[_Key]):
 
 
 class Sample(Generic[_Key]):
-    """Values of lanes at drawn places of each storage. Each comparison reads some of these lanes
-    again, another draw each time.
+    """Values of lanes at random places of each storage. Each comparison reads a new random choice
+    of these lanes again.
 
     All lanes on a device are gathered by one call of torch, which launches a kernel for each 64
     storages there, and copied to the host by another one.
@@ -123,7 +125,7 @@ class Sample(Generic[_Key]):
         self._values = _gathered(lanes, self._spans)
 
     def fits(self, lanes: Mapping[_Key, torch.Tensor]) -> bool:
-        """True if the lanes of a new draw have their values still."""
+        """True if the lanes of a new draw still have their values."""
         if not self._spans:
             return True
         draws = [span.draw() for span in self._spans]
@@ -134,13 +136,14 @@ class Sample(Generic[_Key]):
 
 
 def _drawn(key: _Key, length: int) -> list[_Span[_Key]]:
-    """Lanes of a storage with this number of lanes."""
+    """Draws spans of lanes of a storage that has this number of lanes."""
     spans = []
     for begin in range(0, length, _SPAN):
         room = min(_SPAN, length - begin)
         count = min(room, _LANES * _DRAWS)
         longest = (room - 1) // max(1, count - 1)
-        # A fixed distance could be that of the rows of a matrix, and would read one column of it.
+        # A fixed step could equal the length of a matrix's rows, and would read a single column of
+        # it.
         step = _draw.randint(longest // 2 + 1, longest) if longest > 1 else 1
         first = begin + _draw.randrange(room - (count - 1) * step)
         spans.append(_Span(key, first, step, count))
@@ -150,7 +153,7 @@ def _drawn(key: _Key, length: int) -> list[_Span[_Key]]:
 def _gathered(
     lanes: Mapping[_Key, torch.Tensor], spans: Sequence[_Span[_Key]]
 ) -> list[torch.Tensor]:
-    """Copies of these lanes in the host's memory."""
+    """Copies these lanes to host memory."""
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for number, span in enumerate(spans):
         own = lanes[span.key]

@@ -14,14 +14,14 @@ from deltachain import UnsupportedError
 
 __all__ = ["check", "check_configuration"]
 
-# vLLM shows what its own loggers say.
+# vLLM shows the messages of its own loggers.
 _logger = logging.getLogger("vllm.deltachain")
 
 # Versions tested in `integrations/tests/e2e`.
 _TESTED = ("0.32.",)
 
-# Each: a module, a name in it, and the number of arguments that it is called with; None if it is
-# not called.
+# Each row: a module, a name in it, and the number of arguments that the backend calls it with; None
+# if it does not call it.
 _USED: tuple[tuple[str, str, int | None], ...] = (
     ("vllm.config", "set_current_vllm_config", 1),
     ("vllm.logger", "init_logger", 1),
@@ -59,7 +59,8 @@ def check() -> None:
     """Checks functions and classes, and warns of an untested version.
 
     Raises:
-        UnsupportedError: if something is missing, or is called in another way, with all that is.
+        UnsupportedError: if anything is missing, or is called in another way; it lists all such
+    parts.
     """
     _refuse(
         [
@@ -79,7 +80,8 @@ def check() -> None:
 
 
 def check_configuration(configuration: object) -> None:
-    """Checks that vLLM's configuration has what is read of it, and that the server has no replicas.
+    """Checks that vLLM's configuration has the attributes that the backend reads, and that the
+    server has no replicas.
 
     Raises:
         UnsupportedError: if not.
@@ -93,8 +95,8 @@ def check_configuration(configuration: object) -> None:
     _refuse(missing)
     parallel: Any = attrgetter("parallel_config")(configuration)
     # vLLM runs replicas of a model without experts as servers of one replica each, whose
-    # configuration has a size of 1 (`run_engine_core`). Only the index tells then, so the first
-    # replica passes, and the second one ends the start.
+    # configuration has a size of 1 (`run_engine_core`). Only the index differs then, so the first
+    # replica passes the check, and the second one aborts the start.
     if parallel.data_parallel_size > 1 or parallel.data_parallel_index:
         raise UnsupportedError(
             "the backend deltachain cannot update replicas (--data-parallel-size above 1): vLLM "
@@ -108,7 +110,7 @@ def _fault(module: str, name: str, count: int | None) -> str | None:
     try:
         found: Any = attrgetter(name)(importlib.import_module(module))
     except ModuleNotFoundError as error:
-        # Another module that this one needs may be what is missing.
+        # Another module that this one imports may be the missing one.
         is_own = error.name is not None and f"{module}.".startswith(f"{error.name}.")
         return f"{module}.{name} is missing" + ("" if is_own else f" ({error})")
     except ImportError as error:

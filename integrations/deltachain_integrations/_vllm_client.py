@@ -45,8 +45,8 @@ def send(client: SyncClient, published: PublishReport) -> None:
 
 
 def end_update(client: SyncClient) -> None:
-    """Ends an update that is open, if any: vLLM ends one that fails, and this one names no version.
-    Without an open update it is refused."""
+    """Ends an open update: vLLM ends an update that fails, and this one fails because it names no
+    version. Without an open update, vLLM refuses the call."""
     with suppress(Exception):
         client.update_weights({})
 
@@ -71,7 +71,7 @@ class DeltachainWeightSyncClient:
 
     Args:
         servers: `http://HOST:PORT` of servers in developer mode (`VLLM_SERVER_DEV_MODE=1`).
-        pause: what becomes of the requests that a server is answering at an update.
+        pause: the fate of requests that a server is answering when an update begins.
 
             `"keep"`: they are kept, and continue with the new weights. One answer is then made of
             two versions.
@@ -115,8 +115,8 @@ class DeltachainWeightSyncClient:
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
         """Waits until all servers answer and no other process updates them, and gives their
-        backends these settings: what docs/integrations.md says of `init_info`. Does nothing if they
-        have them: each update gives them again, to servers that were restarted.
+        backends these settings: see `init_info` in docs/integrations.md. Does nothing if they have
+        them already: each update gives them again, to servers that were restarted.
 
         Raises:
             UsageError: if a URL is invalid, or the settings are not JSON.
@@ -135,8 +135,8 @@ class DeltachainWeightSyncClient:
         self._servers, self._told = servers, told
 
     def prepare(self, version: int) -> None:
-        """Waits until the servers can load a version without waiting for it, or that would not
-        help. A server that downloads the chain itself prepares versions while it serves, so the
+        """Waits until the servers can load a version without waiting for it, or until waiting would
+        not help. A server that downloads the chain itself prepares versions while it serves, so the
         pause is short.
 
         Raises:
@@ -161,8 +161,8 @@ class DeltachainWeightSyncClient:
             update_info: `version`, its number, and `digest`, all 64 digits of its state digest.
 
         Raises:
-            UsageError: if no update was started, or either is missing: then the update ends, and
-                the servers resume with the version that they hold.
+            UsageError: if no update was started, or `version` or `digest` is missing: then the
+                update ends, and the servers resume with the version that they hold.
             IoError: if all servers fail.
         """
         servers = self._begun()
@@ -181,8 +181,8 @@ class DeltachainWeightSyncClient:
         resume.
 
         Args:
-            weight_version: what `/weight_info` says from then on; by default number and 12 digits
-                of the version's digest, which followers expect.
+            weight_version: the name that `/weight_info` reports from then on; by default number and
+                12 digits of the version's digest, which followers expect.
 
         Raises:
             UsageError: if no version was loaded.
@@ -191,12 +191,12 @@ class DeltachainWeightSyncClient:
         servers = self._begun()
         name = weight_version or self._name
         if name is None:
-            raise UsageError("USAGE: update_weights() comes before finish_weight_update()")
+            raise UsageError("USAGE: call update_weights() before finish_weight_update()")
         servers.finish(name)
 
     def resume(self) -> None:
-        """Resumes the servers after an update. If it was not finished, it ends, and servers with a
-        whole version resume with that.
+        """Resumes the servers after an update. An unfinished update ends, and servers with a whole
+        version resume with that version.
 
         Raises:
             IoError: if a server stays paused.
@@ -205,13 +205,13 @@ class DeltachainWeightSyncClient:
             self._servers.resume()
 
     def close(self) -> None:
-        """Allows other processes to update the servers; without this, after 90 s. Servers that are
-        paused stay so."""
+        """Allows other processes to update the servers; without this call they may after 90 s.
+        Paused servers stay paused."""
         servers, self._servers = self._servers, None
         if servers is not None:
             servers.end()
 
     def _begun(self) -> Servers:
         if self._servers is None:
-            raise UsageError("USAGE: init_weight_transfer_engine() comes first")
+            raise UsageError("USAGE: call init_weight_transfer_engine() first")
         return self._servers

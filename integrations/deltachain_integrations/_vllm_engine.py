@@ -1,5 +1,5 @@
-"""The backend that vLLM's workers call to update weights: waits for a version, compares its digest,
-loads it."""
+"""The backend that vLLM's workers call to update weights: it waits for a version, compares its
+digest, and loads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._engine_worker import EngineWorker, listed
 from ._vllm_replies import are_whole
 from ._vllm_worker import add_to
 
-# Before anything of vLLM is imported: it names all that is missing.
+# Checked before anything of vLLM is imported, so that one error names all that is missing.
 _vllm_api.check()
 
 from vllm.config import set_current_vllm_config  # noqa: E402
@@ -45,17 +45,17 @@ _logger = init_logger("vllm.deltachain")
 # Methods of speculative decoding without weights of their own.
 _WITHOUT_WEIGHTS = frozenset({None, "ngram", "ngram_gpu", "suffix"})
 
-# Seconds between looks for the directory of a chain that does not exist yet.
+# Seconds between polls for the directory of a chain that does not exist yet.
 _POLL = 0.1
 
-# Here and not in the plugin, so that only workers with this backend have the methods.
+# Added here and not in the plugin, so that only workers with this backend have the methods.
 add_to(WorkerBase)
 
 
 @dataclass
 class DeltachainInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """The settings (`Settings`) that a request may give. Those in the server's configuration it may
-    only repeat.
+    """The settings (`Settings`) that a request may give. It may only repeat settings of the
+    server's configuration.
 
     Attributes:
         chain: only to repeat the configuration.
@@ -78,7 +78,7 @@ class DeltachainUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
         version: its number.
         digest: its state digest, 64 hexadecimal digits; None accepts that of the chain that this
             server downloads.
-        follower: the caller's name in `deltachain_state`; None if it did not call that.
+        follower: the caller's name in `deltachain_state`; None if the caller did not call it.
     """
 
     version: int
@@ -129,8 +129,8 @@ class DeltachainWeightTransferEngine(
             self._start()
 
     def init_transfer_engine(self, init_info: DeltachainInitInfo) -> None:
-        """Opens the chain or the copy, and begins to prepare versions. Updates do it too if the
-        configuration names one.
+        """Opens the chain or the copy, and begins to prepare versions. Updates do so, too, if the
+        configuration names a chain or a copy.
 
         Raises:
             UsageError: if a setting is invalid, or a request may not change it. Nothing has
@@ -141,8 +141,8 @@ class DeltachainWeightTransferEngine(
         self._follow(asdict(init_info))
 
     def _start(self) -> None:
-        """Loads the newest version before the server serves. vLLM has loaded its own model, and
-        calls this before it measures memory and captures graphs."""
+        """Loads the newest version before the server serves requests. vLLM has loaded its own
+        model, and calls this before it measures memory and captures graphs."""
         settings = merged(self._configured, {})
         end = time.monotonic() + settings.timeout
         chain = settings.chain
@@ -162,7 +162,7 @@ class DeltachainWeightTransferEngine(
         try:
             self._follow({})
             preparer = self._preparer
-            # One worker says which is the newest: the first that downloads it.
+            # One worker decides which version is the newest: the first worker that downloads it.
             keeps = self._gathered(preparer.keeps)
             first = keeps.index(True) if True in keeps else 0
             chooses = self._number() == first or preparer.is_collective
@@ -253,8 +253,8 @@ class DeltachainWeightTransferEngine(
     def _load_all(
         self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True
     ) -> None:
-        """Loads tensors, layer by layer, as the server did when it started: all, or those of whole
-        layers."""
+        """Loads tensors, layer by layer, as the server does at its start: all tensors, or those of
+        whole layers."""
         from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
         from vllm.model_executor.model_loader.reload import (
             finalize_layerwise_reload,
@@ -267,15 +267,14 @@ class DeltachainWeightTransferEngine(
         try:
             with torch.device(self.device), disable_mtp_completeness_check():
                 named: Iterable[str] | None = self.model.load_weights(iter(tensors))
-                # The loader may name a parameter by another path to it.
+                # The loader may name a parameter by another path.
                 loaded = None if named is None else {firsts.get(name, name) for name in named}
-                # If the loader does not say which parameters it has loaded, they are all, of a
-                # whole model.
+                # A loader that does not return names has loaded all parameters of a whole model.
                 lost = self._lost(
                     loaded if loaded is not None else expected if is_whole else set(), firsts
                 )
         finally:
-            # Also after a failure: otherwise the next load would continue this one.
+            # Also called after a failure: otherwise the next load would continue this one.
             finalize_layerwise_reload(self.model, self.model_config)
         if lost:
             raise UnsupportedError(
@@ -299,7 +298,7 @@ class DeltachainWeightTransferEngine(
         lost = []
         for place, layer in self.model.named_modules():
             info = get_layerwise_info(layer)
-            # Otherwise all of the layer has been loaded.
+            # Otherwise the whole layer has been loaded.
             if info.can_load():
                 seen = {name for name, _ in info.loaded_weights}
                 named = {
@@ -325,7 +324,7 @@ class DeltachainWeightTransferEngine(
             layer.quant_method.moe_kernel.fused_experts.process_weights_after_loading(layer)
             for name, parameter in before.items():
                 packed = getattr(layer, name)
-                # Parameters stay where they are.
+                # Parameters keep their places.
                 if packed is not parameter and (packed.shape, packed.dtype) == (
                     parameter.shape,
                     parameter.dtype,
@@ -370,7 +369,7 @@ def _plain(name: str) -> str:
 
 
 def _workers(config: ParallelConfig) -> torch.distributed.ProcessGroup | None:
-    """All workers that share this server's model; None if there is one."""
+    """The group of all workers that share this server's model; None if there is only one."""
     if config.world_size == 1:
         return None
     from vllm.distributed.parallel_state import get_tp_group, get_world_group

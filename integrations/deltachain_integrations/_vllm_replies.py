@@ -1,4 +1,5 @@
-"""A fix for the way vLLM reads its workers' replies, where vLLM has none of its own.
+"""A fix for the way vLLM reads its workers' replies, for versions of vLLM that do not fix it
+themselves.
 
 A server with several workers asks all of them and reads their replies in order. vLLM 0.33 stops at
 the first failure and leaves the remaining replies in their queues: each later request then reads an
@@ -45,15 +46,15 @@ class Replies(list[Any]):
 
 
 class _Queue(list[Any]):
-    """A worker's replies, for a trial."""
+    """The replies of a worker, for a trial."""
 
     def dequeue(self, timeout: float | None = None) -> Any:
         return self.pop(0)
 
 
 def _needs_mending(executor: type, failure: object, success: object) -> bool:
-    """Whether this class of executors leaves replies behind, by trying it: two requests, of which
-    the first fails at the first of two workers. Also if that cannot be tried: the fix does no
+    """True if this class of executors leaves replies behind. Tries two requests, of which the first
+    fails at the first of two workers. Also true if the trial is not possible: the fix does no
     harm."""
     trial: Any = object.__new__(executor)
     trial.rpc_broadcast_mq = SimpleNamespace(enqueue=lambda _: None)
@@ -68,11 +69,11 @@ def _needs_mending(executor: type, failure: object, success: object) -> bool:
     ]
     with suppress(Exception):
         trial.collective_rpc("trial")
-    # It has not come to the replies.
+    # The executor did not read any reply.
     if len(trial.response_mqs[0]) == 2:
         return True
     replies: Any = None
-    # An executor that serves no request after that is right, too.
+    # An executor that serves no request after a failure is correct, too.
     with suppress(Exception):
         replies = trial.collective_rpc("trial")
     return replies is not None and "old" in replies
@@ -81,7 +82,7 @@ def _needs_mending(executor: type, failure: object, success: object) -> bool:
 def mend() -> None:
     """Applies the fix to servers with the backend `deltachain`. vLLM calls this in each of its
     processes."""
-    # If vLLM has neither, the backend says so.
+    # If vLLM has neither class, the backend reports that.
     with suppress(ImportError, AttributeError):
         from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 
@@ -106,7 +107,7 @@ def mend() -> None:
 
 
 def are_whole() -> bool:
-    """Whether vLLM, or the fix, reads the replies of all workers."""
+    """True if vLLM, or the fix, reads the replies of all workers."""
     with suppress(ImportError, AttributeError):
         from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 

@@ -29,7 +29,7 @@ class DeltachainTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
 
     Attributes:
         chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a
-            `deltachain.Store`. Created if there is none.
+            `deltachain.Store`. Created if it does not exist.
         like: a reference checkpoint, usually the one that training started from, or a
             `deltachain.Like`: `Publisher`.
         init_info: settings for the servers' backend, as in `/init_weight_transfer_engine`:
@@ -57,8 +57,8 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
 
     The servers are those of `client`: a `DeltachainWeightSyncClient`, which pauses them and
     recovers from failures; or a client of vLLM's own, whose caller pauses and resumes them
-    (docs/integrations.md, "A trainer in vLLM's words"). Other servers can follow the chain, unknown
-    to the trainer.
+    (docs/integrations.md, "A trainer in vLLM's words"). Other servers can follow the chain without
+    the trainer's knowledge.
 
     All methods are called on all ranks of the trainer.
     """
@@ -75,7 +75,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         super().__init__(client=client, source=source, is_sender=is_sender)
         if source is not None and source.held_names() is not None:
             raise UnsupportedError(
-                "the backend deltachain needs a source that has all tensors on each rank"
+                "the backend deltachain needs a source with all tensors on each rank"
             )
         self._publisher: Publisher | None = None
         self._init_info: dict[str, Any] = {}
@@ -139,7 +139,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         if given is None:
             raise UsageError("USAGE: give weights=, or source= to trainer_init()")
         if self._publisher is None:
-            # Producing them may involve other ranks.
+            # Producing the tensors may involve other ranks.
             state = given.state_dict() if hasattr(given, "state_dict") else given
             deque(state.items() if isinstance(state, Mapping) else state, maxlen=0)
         else:
@@ -158,8 +158,8 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         if not self.is_sender:
             return
         if self.last is None:
-            raise UsageError("USAGE: publish() comes before update_servers()")
-        # Servers that were restarted have forgotten it.
+            raise UsageError("USAGE: call publish() before update_servers()")
+        # Servers that were restarted have forgotten their settings.
         self.client.init_weight_transfer_engine(self._init_info)
         send(self.client, self.last)
 
@@ -169,7 +169,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         """Publishes a version, and updates the servers to it: `publish`, then `update_servers`.
 
         Raises:
-            Exception: as these do.
+            Exception: the same as from these.
         """
         self.publish(weights, metadata=metadata)
         self.update_servers()

@@ -15,13 +15,13 @@ def _deltachain_state(worker: Any, follower: str, lease: str) -> Any:
 
 
 def _deltachain_is_ready(worker: Any, follower: str, version: str) -> Any:
-    # vLLM turns what is neither an object nor a list into a text.
+    # vLLM turns a result that is neither an object nor a list into a string.
     return worker.weight_transfer_engine.readiness(follower, int(version))
 
 
 def _deltachain_end_update(worker: Any) -> None:
-    # vLLM ends an update that fails, and this one fails, because it names no version. Without an
-    # open update vLLM refuses the call.
+    # vLLM ends an update that fails, and this one fails because it names no version. Without an
+    # open update, vLLM refuses the call.
     with suppress(Exception):
         worker.update_weights({})
 

@@ -1,14 +1,15 @@
-"""Watching a loader: which elements of which tensors it copies where, below autograd and by
+"""Watches a loader: which elements of which tensors it copies, and where to, below autograd and by
 storage.
 
-A mode of torch sees each operation. A tensor that is made on the way is followed if its elements
-were only moved: the same operation then runs on their addresses.
+A mode of torch sees each operation. An intermediate tensor is followed if its elements were only
+moved: the same operation then runs on their addresses.
 
-Another way was tried, to load numbers of elements in place of values and to see where they arrive.
-It found the same places in 20 families of real models, in 240 lines less. But a loader's arithmetic
-is seen there only if it shows in the values: the maximum of some scalars, or a sum that becomes
-NaN, gave a map that was wrong without an error. Here whatever is not understood is refused. It also
-takes six loads and more in place of one, and 3 to 4 times the model's memory."""
+Another way was tried: to load numbers of elements in place of values, and to see where they arrive.
+It found the same places in 20 families of real models, in 240 lines less. But it notices a loader's
+arithmetic only if that shows in the values: the maximum of some scalars, or a sum that becomes NaN,
+gave a map that was wrong without an error. This module refuses every operation that it does not
+understand. The other way also takes six loads and more in place of one, and 3 to 4 times the
+model's memory."""
 
 from __future__ import annotations
 
@@ -51,16 +52,16 @@ _MOVES = frozenset(
     }
 )  # fmt: skip
 
-# Operations that make a tensor of another one's form, and read none of its elements.
+# Operations that make a tensor with the form of another one, and read none of its elements.
 _FORMS = re.compile(r"aten::(new_\w+|\w+_like)")
 
 # Operations that write the same value everywhere.
 _FILLS = frozenset({"aten::fill_", "aten::zero_"})
 
-# Into as many boxes the elements of a new tensor, or of a copy, are divided at most.
+# Maximum number of boxes into which the elements of a new tensor, or of a copy, are divided.
 MOST_BOXES = 4096
 
-# Addresses: which source, and which element of it.
+# An address has the number of a source and the number of an element of it.
 _ELEMENT_BITS = 44
 
 
@@ -68,10 +69,10 @@ class Place(NamedTuple):
     """Elements of a checkpoint's tensor.
 
     Attributes:
-        name: of the tensor.
+        name: the tensor's name.
         offset: number of the first element.
-        strides: how far apart its neighbours are, in each dimension of the view.
-        dtype: that the bits of an element are seen as.
+        strides: the distance of neighbours, in each dimension of the view.
+        dtype: the dtype as which the bits of an element are read.
     """
 
     name: str
@@ -81,24 +82,25 @@ class Place(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """Elements that cannot be followed: the reason, and the tensors of the checkpoint that they
-    were made from."""
+    """Elements that cannot be followed: the reason, and the checkpoint's tensors that they were
+    made from."""
 
     reason: str
     names: frozenset[str]
 
 
-# The source of a tensor's elements if nothing was copied to it while it was watched.
+# The source of a tensor's elements if nothing was copied to the tensor while the loader was
+# watched.
 _STRANGE = Unknown("the loader copies a tensor that cannot be followed", frozenset())
 
-_RESIZED = "elements are seen in another size"
+_RESIZED = "its elements are viewed with another size"
 
-# None: a constant.
+# None stands for a constant.
 Source = Place | Unknown | None
 
 
 class Write(NamedTuple):
-    """Elements of a storage that were written, and what from."""
+    """Elements of a storage that were written, and their source."""
 
     offset: int
     shape: tuple[int, ...]
@@ -107,7 +109,7 @@ class Write(NamedTuple):
     source: Source
 
     def form(self) -> tuple[Any, ...]:
-        """Which elements they are, in the order of the storage."""
+        """The elements of the write, in the order of the storage."""
         own = (
             (stride, length)
             for length, stride in zip(self.shape, self.strides, strict=True)
@@ -122,21 +124,21 @@ class Write(NamedTuple):
         return (self.offset, *joined)
 
     def end(self) -> int:
-        """The element after the last."""
+        """The number of the element after the last one."""
         return self.offset + extent(self.shape, self.strides)
 
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """A storage, and what its elements are.
+    """A storage, and the sources of its elements.
 
     Attributes:
-        ref: while it lives, no other storage has its id.
-        begin, nbytes: where it lies.
+        ref: keeps the storage alive, so that no other storage has its id.
+        begin, nbytes: its address and length.
         width: bytes of an element.
-        tensor: a tensor of it, if it is the model's.
-        names, given: the model's tensors that lie in it.
-        writes: what was written to it, in order.
+        tensor: a tensor in it, if the storage is the model's.
+        names, given: the model's tensors in it.
+        writes: the writes to it, in order.
     """
 
     ref: StorageWeakRef
@@ -150,15 +152,15 @@ class Storage:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees what operations do to storages."""
+    """Notes the effects of operations on storages."""
 
     def __init__(self, memory: Sequence[tuple[str, torch.Tensor]]) -> None:
         super().__init__()
         self.own: dict[int, Storage] = {}
-        # Name to dtype and shape.
+        # Dtype and shape by name.
         self.infos: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         self._storages: dict[int, Storage] = {}
-        # The ids of those that are not the model's.
+        # The ids of storages that are not the model's.
         self._passing: set[int] = set()
         # First addresses of the checkpoint's and the model's storages, and their ids.
         self._begins: list[tuple[int, int]] = []
@@ -176,13 +178,12 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
     def given(
         self, tensors: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """The checkpoint, each tensor in a storage of its own."""
+        """Yields the checkpoint, each tensor in a storage of its own."""
         for name, tensor in tensors:
             if name in self.infos:
                 raise UsageError(f"USAGE: duplicate tensor (tensor {name!r})", tensor=name)
             self.infos[name] = (tensor.dtype, tuple(tensor.shape))
-            # A copy that only the loader has: what is left of it at the end is kept by the
-            # loader.
+            # Only the loader has this copy: if it still exists at the end, the loader keeps it.
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
             self._forget()
             if tensor.numel():
@@ -225,8 +226,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                 del self._begins[at]
 
     def _found(self, tensor: Any) -> Storage | None:
-        """The storage in which a tensor lies; also if torch knows it under another id, as after a
-        detour by numpy."""
+        """The storage of a tensor, even if torch knows it under another id, as after a detour
+        through numpy."""
         if not _is_seen(tensor) or not tensor.numel():
             return None
         storage = self._storages.get(tensor.untyped_storage()._cdata)
@@ -250,7 +251,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _done(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Notes what an operation has written or made."""
+        """Notes which tensors an operation has written or made."""
         read = [
             tensor for tensor in _tensors([*args, *kwargs.values()]) if self._is_followed(tensor)
         ]
@@ -260,7 +261,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                 given = args[number] if number < len(args) else kwargs.get(argument.name)
                 written += _tensors([given])
         name = func._schema.name
-        # New tensors; views are of a storage that is known.
+        # New tensors. Views are in a known storage.
         is_new = bool(read) and not _FORMS.fullmatch(name)
         made = [
             one
@@ -310,7 +311,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         return None if rest else offset
 
     def _written(self, tensor: torch.Tensor, source: Source) -> None:
-        """Notes that all elements of a tensor come from this."""
+        """Notes that all elements of a tensor have this source."""
         storage = self._found(tensor)
         if storage is None:
             if not _is_seen(tensor) or not tensor.numel():
@@ -328,7 +329,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             offset, tuple(tensor.shape), tensor.stride(), tensor.dtype, _cast(source, tensor.dtype)
         )
         if storage.tensor is None:
-            # For a tensor on the way, only the last write to a place matters.
+            # For an intermediate tensor, only the last write to a place matters.
             storage.writes = [other for other in storage.writes if other[:3] != write[:3]]
         storage.writes.append(write)
 
@@ -361,8 +362,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
     def _shifted(
         self, target: torch.Tensor, origin: torch.Tensor, source: Storage
     ) -> list[Write] | None:
-        """The writes to a stretch that is copied as a whole, in the same order, as of their new
-        place; None for other copies."""
+        """The writes to a range that is copied as a whole, in the same order, at their new place;
+        None for other copies."""
         first, begin = self._offset(target, self._found(target)), self._offset(origin, source)
         if (
             first is None
@@ -374,7 +375,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         end = begin + origin.numel()
         if extent(origin.shape, origin.stride()) != origin.numel():
             return None
-        # Elements that are not known to be written come from elsewhere.
+        # Elements without a known write have another source.
         made = [Write(first, tuple(target.shape), target.stride(), target.dtype, _STRANGE)]
         for write in source.writes:
             if write.offset >= end or write.end() <= begin:
@@ -385,7 +386,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         return made
 
     def _straight(self, view: torch.Tensor, storage: Storage) -> Place | None:
-        """The place that a view's elements come from, if one write explains all of it."""
+        """The place that a view's elements come from, if one write covers the whole view."""
         offset = self._offset(view, storage)
         if offset is None or len(storage.writes) != 1:
             return None
@@ -396,7 +397,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             return None
         if write.end() - write.offset != math.prod(write.shape):
             return None
-        # Places in the storage and in the checkpoint's tensor have to grow together.
+        # Places in the storage and in the checkpoint's tensor must increase together.
         lanes = zip(write.shape, write.strides, place.strides, strict=True)
         if any(length > 1 and own != other for length, own, other in lanes):
             return None
@@ -418,7 +419,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Number of elements from the first to the last one of a tensor that is not empty."""
+    """Number of elements from the first to the last one of a nonempty tensor."""
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
@@ -431,8 +432,8 @@ def _is_seen(tensor: Any) -> bool:
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether both are the same elements in the same places: a part of a tensor, which is another
-    parameter too, is copied to itself."""
+    """True if both tensors are the same elements in the same places: a part of a tensor that is
+    another parameter, too, is copied to itself."""
     forms = [
         (own.data_ptr(), own.dtype, own.device, own.shape, own.stride()) for own in (one, other)
     ]
@@ -450,23 +451,22 @@ def names_of(source: Source) -> frozenset[str]:
 
 
 def _cast(source: Source, dtype: torch.dtype) -> Source:
-    """Elements that are copied to a tensor of this dtype. Casts to a wider one and back change the
-    bits of NaN."""
+    """The source of elements that are copied to a tensor of this dtype. Casts to a wider dtype and
+    back change the bits of NaN."""
     if not isinstance(source, Place) or source.dtype == dtype:
         return source
-    reason = (
-        f"the loader casts {_plain(source.dtype)} to {_plain(dtype)}: publish what the model keeps"
-    )
+    reason = f"the loader casts {_plain(source.dtype)} to {_plain(dtype)}: publish {_plain(dtype)}"
     return Unknown(reason, frozenset({source.name}))
 
 
 def _seen(source: Source, written: torch.dtype, seen: torch.dtype) -> Source:
-    """Elements that were written as one dtype, and are read as another of the same size."""
+    """The source of elements that were written as one dtype, and are read as another one of the
+    same size."""
     if not isinstance(source, Place) or written == seen:
         return source
     if source.dtype == written:
         return source._replace(dtype=seen)
-    return Unknown("elements are seen as another dtype", frozenset({source.name}))
+    return Unknown("its elements are viewed as another dtype", frozenset({source.name}))
 
 
 def _plain(dtype: torch.dtype) -> str:
@@ -502,7 +502,7 @@ class _Codes:
         return flat.as_strided(view.shape, view.stride(), offset)
 
     def _all(self, shape: Sequence[int], source: Source) -> torch.Tensor:
-        """The addresses of elements that all come from a source."""
+        """The addresses of elements that all have one source."""
         key = source._replace(offset=0, strides=()) if isinstance(source, Place) else source
         number = self._numbers.setdefault(key, len(self._numbers) << _ELEMENT_BITS)
         numbers = torch.full((1,) * len(shape), number, dtype=torch.int64, device="cpu")
@@ -518,8 +518,8 @@ class _Codes:
     def boxes(
         self, numbers: torch.Tensor, target: torch.Tensor
     ) -> list[tuple[torch.Tensor, Source]]:
-        """Divides a tensor into boxes whose elements, by their addresses, each come from one
-        source, with constant strides."""
+        """Divides a tensor into boxes whose elements, by their addresses, each have one source and
+        constant strides."""
         waiting = [(numbers, target)]
         found: list[tuple[torch.Tensor, Source]] = []
         while waiting:
@@ -554,10 +554,11 @@ class _Codes:
 
 def _cut(numbers: torch.Tensor) -> tuple[list[int], int]:
     """Places and dimension at which to divide addresses, so that each part has fewer breaks; none
-    if they have none. They break between sources, and where a step changes: in its own dimension,
-    or from row to row."""
+    if there are no breaks. Addresses break between sources, and where a step changes: in its own
+    dimension, or from row to row."""
     dimensions = range(numbers.dim())
-    # The dimension of steps (None: of sources), and the one along which they are to stay the same.
+    # The dimension of the steps (None: of the sources), and the dimension along which they must
+    # stay the same.
     pairs: tuple[Iterable[tuple[int | None, int]], ...]
     pairs = (
         product([None], dimensions),
@@ -571,7 +572,7 @@ def _cut(numbers: torch.Tensor) -> tuple[list[int], int]:
             changes = (values.diff(dim=dimension) != 0).movedim(dimension, 0)
             places = (changes[..., None].flatten(1).any(1).nonzero().view(-1) + 1).tolist()
             if places:
-                # A step to another row is a change before it and one after it.
+                # A step to another row is a change before the row and one after it.
                 found.append(
                     (len(places), dimension, [places[0] + 1] if own == dimension else places)
                 )

@@ -23,13 +23,13 @@ _MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWei
 
 
 def register() -> None:
-    """Registers what answers to followers. SGLang calls this in each of its processes. Without the
-    variable, nothing is registered.
+    """Registers the functions that answer followers. SGLang calls this in each of its processes.
+    Without the variable, nothing is registered.
 
     Raises:
         SystemExit: if the variable is set, and the server could not follow: a setting is wrong, or
-            this SGLang is another one. SGLang only logs other exceptions, and would serve without
-            the plugin.
+            the version of SGLang does not fit. SGLang only logs other exceptions, and would serve
+            without the plugin.
     """
     if not os.environ.get(SGLANG):
         return

@@ -28,9 +28,9 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
 
     A step only copies the weights; links are made and stored while training continues. Only one
     version is published at a time: if the store is slower than training, each version waits for the
-    previous one, so choose a larger `every`. A version's metadata has its `step`. The best model
-    that `load_best_model_at_end` has loaded has the step that it is of, also as `best_step`, and
-    the last one that was trained as `final_step`.
+    previous one, so choose a larger `every`. A version's metadata has its `step`. If
+    `load_best_model_at_end` has loaded the best model, `step` and `best_step` are the step of that
+    model, and `final_step` is the last step of training.
 
     A failure is raised by the next step that publishes, or at the end of training, and ends
     `train()`. Resumed training continues the chain; with `once="step"`, no step of it is published
@@ -68,16 +68,16 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._settings = publisher
         self._publisher: Publisher | None = None
         self._step: int | None = None
-        # If the newest version is the best model of a training that has ended: its step, and the
-        # last step of that.
+        # If the newest version is the best model of a training that has ended: the step of that
+        # model, and the last step of the training.
         self._ended: tuple[int, int] | None = None
-        # That of the last training.
+        # The publisher of the last training.
         self._before: Publisher | None = None
 
     @property
     def last(self) -> PublishReport | None:
-        """The version that was published last, or found published (`once=`); it stays when training
-        has ended."""
+        """The version that was published last, or found published (`once=`). It stays after
+        training has ended."""
         publisher = self._publisher or self._before
         return None if publisher is None else publisher.last
 
@@ -115,7 +115,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
             if own != self._step or self.last is None or not self.last.is_new:
                 noted = {"step": own}
                 if self._ended != (own, step):
-                    # Its step is no newer one.
+                    # Its step is not newer than that of the last version.
                     self._publisher.allow_repeats()
                     self._ended = None
                     noted |= {"best_step": own, "final_step": step}
@@ -129,8 +129,8 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
             raise UsageError("USAGE: the callback can publish only during training")
         step = metadata["step"]
         if self._ended is not None and step <= self._ended[1]:
-            # The version is there, or was not wanted: by the step of the newest version it is
-            # skipped.
+            # The version exists, or was not wanted: the step of the newest version makes the
+            # publisher skip it.
             metadata = {"step": self._ended[0]}
         self._publisher.publish_async(as_saved(model), metadata=metadata)
         self._step = step
@@ -171,7 +171,7 @@ def as_saved(model: Any, tensors: Mapping[str, Any] | None = None) -> Mapping[st
 
 
 def _everybody() -> Any:
-    """All processes of the run; None if there is only one."""
+    """The group of all processes of the run; None if there is only one."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:

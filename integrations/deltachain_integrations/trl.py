@@ -39,21 +39,21 @@ class WeightTransfer:
             also the tensors that TRL does not send: parameters that are not trained, such as those
             of a vision tower, and buffers. TRL trains in F32 by default; weights are cast to the
             checkpoint's dtypes. See `Publisher`.
-        wait: what a sync waits for.
+        wait: the event that a sync waits for.
 
             `"published"`: nothing. The weights are copied, and training continues while they are
-            stored. Servers follow the chain on their own, unknown to the trainer. Only one version
-            is published at a time.
+            stored. Servers follow the chain on their own, without the trainer's knowledge. Only one
+            version is published at a time.
 
             `"staged"`: until the version is stored, and each of `host_copies` has it.
 
-            `"applied"`: until each of `servers` has it. They are paused only when the version is
-            stored, and `host_copies`, if any, have it.
+            `"applied"`: until each of `servers` has it. Servers are paused only when the version is
+            stored and all `host_copies` have it.
         host_copies: directories of followers (`deltachain follow URL DIR`), as mounted on this
             machine.
         servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No other
             process may update them.
-        pause: what becomes of the requests that a server is answering at an update: as in
+        pause: the fate of requests that a server is answering when an update begins: as in
             `deltachain_integrations.vllm.DeltachainWeightSyncClient`.
         backend: settings for the servers' backend: `{"mode": "reload"}`; `{"host_copy": DIR}` for
             servers whose configuration names no chain.
@@ -109,12 +109,12 @@ class WeightTransfer:
         self._timeout = timeout
         self._settings = publisher
         self._publisher: Publisher | None = None
-        # That of the last training.
+        # The publisher of the last training.
         self._before: Publisher | None = None
 
     @property
     def last(self) -> PublishReport | None:
-        """The version that was published last; it stays when training has ended."""
+        """The version that was published last. It stays after training has ended."""
         publisher = self._publisher or self._before
         return None if publisher is None else publisher.last
 
@@ -136,9 +136,10 @@ class WeightTransfer:
 
         Raises:
             UsageError: if names are missing or unexpected, or a tensor does not fit.
-            TimeoutError: if host copies do not get the version in time. It is published.
-            IoError: if a server fails; the others resume. One that may hold parts of two versions
-                stays paused.
+            TimeoutError: if host copies do not get the version in time. The version is published
+                all the same.
+            IoError: if a server fails; the others resume. A server that may hold parts of two
+                versions stays paused.
             Error: if publishing this version fails, or the previous one failed and that error was
                 not raised yet.
         """

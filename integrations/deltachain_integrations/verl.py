@@ -41,12 +41,12 @@ _T = TypeVar("_T")
 _POLL = 0.1
 
 
-# Arguments that are values of a class.
+# Settings whose values are objects of a class.
 _KINDS = {"guard": Guard, "routes": RoutePlan, "trust": Trust}
 
 
 def _made(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Arguments as a configuration has them, which knows no classes."""
+    """Converts settings of a configuration, which has no classes, to arguments."""
     given = dict(settings or {})
     return given | {
         name: kind(**given[name])
@@ -100,7 +100,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self._version: int | None = None
 
     def prepare(self) -> dict[str, Any]:
-        """The master announces the next version."""
+        """Announces the next version, on the master."""
         if self._publisher is None:
             return {}
         head = self._publisher.head
@@ -115,7 +115,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         return {"version": [version] * trainers}, {"version": [version] * rollouts}
 
     def init_process_group(self, version: int) -> None:
-        """Records the version."""
+        """Notes the version."""
         self._version = version
 
     def finalize(self) -> None:
@@ -127,7 +127,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         """Publishes the weights, and waits until rollout workers can see them.
 
         Raises:
-            Error: if that fails.
+            Error: if publishing fails.
             ChainError: if the version's number is not the announced one, because another process
                 publishes too.
         """
@@ -179,8 +179,8 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         return self._subscriber.state()
 
     def _keeps(self) -> bool:
-        """Whether this process manages the copy: the first one that opens it does, until it
-        ends."""
+        """True if this process manages the copy: the first process that opens it manages it until
+        it ends."""
         if self._subscriber is not None:
             return True
         try:
@@ -193,8 +193,8 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
 
 
 async def _in_thread(work: Callable[..., _T], *arguments: Any, **settings: Any) -> _T:
-    """Calls `work(*arguments, stop=..., **settings)` in a thread. If the task is cancelled, it
-    stops the work and waits until that has ended: a subscriber is for one thread at a time."""
+    """Calls `work(*arguments, stop=..., **settings)` in a thread. If the task is cancelled, stops
+    the work and waits until it has ended: only one thread at a time may use a subscriber."""
     stop = threading.Event()
     call = functools.partial(work, *arguments, stop=stop, **settings)
     # A future and not a task: the end of the loop cancels all tasks.
@@ -205,7 +205,7 @@ async def _in_thread(work: Callable[..., _T], *arguments: Any, **settings: Any) 
         except asyncio.CancelledError:
             stop.set()
     if stop.is_set():
-        # The result of the work does not matter any more.
+        # The result of the work is not needed any more.
         done.exception()
         raise asyncio.CancelledError
     return done.result()

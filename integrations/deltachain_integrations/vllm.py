@@ -31,8 +31,7 @@ __all__ = [
     "register",
 ]
 
-# Imported when they are used: vLLM calls `register` in all its processes, also without this
-# backend.
+# Imported on first use: vLLM calls `register` in all its processes, even without this backend.
 _MODULES = {
     "DeltachainInitInfo": "_vllm_engine",
     "DeltachainTrainerInitInfo": "_vllm_trainer",

@@ -28,7 +28,7 @@ TEXT = b"A delta says what has changed between two versions, and nothing else. "
 
 
 def write_base(folder: Path) -> None:
-    """The checkpoint that training begins with, in bfloat16: a token is a byte."""
+    """Writes the checkpoint that training begins with, in bfloat16. A token is a byte."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=256,
@@ -54,7 +54,7 @@ def main() -> None:
         tokens = torch.tensor(list(TEXT))
         publish = PublishCallback(chain, like=base, every=4)
         trainer = Trainer(
-            # In float32; versions have the checkpoint's bfloat16.
+            # Training in float32; versions have the checkpoint's bfloat16.
             model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
             args=TrainingArguments(
                 output_dir=str(Path(folder) / "out"),

@@ -1,4 +1,4 @@
-"""A chain whose versions tell themselves apart, and waiting for what a thread does ahead. Needs
+"""A chain whose versions can be told apart, and waiting for what a thread does ahead. Needs
 torch."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LONG = 60.0
 
 
 def published(folder: Path, versions: int, profile: Any = "compact") -> list[str]:
-    """A chain in FOLDER/chain of this many versions, each with one more lane that differs; their
+    """Publishes versions in FOLDER/chain, each with one more lane that differs. Returns their
     digests."""
     weight = torch.zeros(1000, dtype=torch.bfloat16)
     digests = []
@@ -30,7 +30,7 @@ def published(folder: Path, versions: int, profile: Any = "compact") -> list[str
 
 
 def tells_why(folder: Path, copy: Any) -> None:
-    """What looks for newer versions in FOLDER/chain says why it finds none."""
+    """Asserts that the preparer reports why it finds no newer version in FOLDER/chain."""
     commits = folder / "chain/commits"
     commits.rename(folder / "away")
     until(lambda: "commits" in (copy.failure or ""))
@@ -39,7 +39,7 @@ def tells_why(folder: Path, copy: Any) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for a thread."""
+    """Waits until a thread makes the condition true."""
     end = time.monotonic() + LONG
     while not condition():
         assert time.monotonic() < end

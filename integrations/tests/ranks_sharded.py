@@ -1,6 +1,5 @@
 """One of several processes that have parts of each tensor (FSDP2), and call the callback as a
-trainer does: `ranks_sharded.py BASE CHAIN`. What each is comes in the environment, as torchrun sets
-it."""
+trainer does: `ranks_sharded.py BASE CHAIN`. The rank is in the environment, as torchrun sets it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """One of several processes that train one model and publish it together:
-`ranks_trainer.py BASE OUT CHAIN`. What each is comes in the environment, as torchrun sets it."""
+`ranks_trainer.py BASE OUT CHAIN`. The rank is in the environment, as torchrun sets it."""
 
 from __future__ import annotations
 

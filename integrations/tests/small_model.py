@@ -1,4 +1,4 @@
-"""A small random model with a tokenizer, as a checkpoint, and what it takes to train it for a few
+"""A small random model with a tokenizer, as a checkpoint, and the objects to train it for a few
 steps."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 import deltachain as dc
 
-# Before they are imported: nothing is asked of a network, and nothing is told.
+# Set before the imports: no network requests, no telemetry.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIMENTAL_SILENCE="1")
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
@@ -45,8 +45,8 @@ TEXTS = [
 
 
 def write_checkpoint(folder: Path, kind: str = "Qwen3", **changes: Any) -> Path:
-    """A random model in bfloat16, of the class `<kind>ForCausalLM`, with the files that belong to
-    it."""
+    """Writes a random model in bfloat16, of the class `<kind>ForCausalLM`, with the other files of
+    a checkpoint."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     vocabulary = {word: number for number, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
@@ -75,14 +75,14 @@ def write_checkpoint(folder: Path, kind: str = "Qwen3", **changes: Any) -> Path:
 
 
 def version(url: Path, number: int | None = None) -> dict[str, Any]:
-    """The tensors of a version; of the newest, by default."""
+    """The tensors of a version, by default the newest."""
     with dc.Subscriber(url, kind="torch") as subscriber:
         subscriber.prepare(number, timeout=60).apply()
         return dict(subscriber.state())
 
 
 def assert_is(found: dict[str, Any], model: Any) -> None:
-    """What was followed is what the model has, as its checkpoint has it: every bit."""
+    """Asserts that a follower has the model's tensors as its checkpoint has them, bit for bit."""
     expected = {
         name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"
     }

@@ -1,18 +1,20 @@
-"""A small server that stands for one of vLLM with the backend `deltachain`: it records what it is
-asked, refuses what vLLM refuses, and fails where it is told to.
+"""A small server that stands in for vLLM with the backend `deltachain`: it records its requests,
+refuses what vLLM refuses, and fails where the test says so.
 
-What it refuses, forgets and closes was read in vLLM 0.32.0:
+The rules below come from vLLM 0.32.0:
 
 - `v1/worker/gpu_worker.py`: `start_weight_update` is refused while an update is open,
   `update_weights` and `finish_weight_update` where none is. An update that fails is closed; a
   finish that fails is not.
 - `deltachain/_vllm_engine.py`: no finish without a version received, no update before the copy is
-  known. It is given a `host_copy`, or its configuration names one; a chain in a request is refused.
-- `v1/engine/core.py`: a pause is a state that anybody sets and clears, and that a restart forgets.
-  The version is the text that was set last, "default" at first, whatever the weights are.
-- `entrypoints/serve/dev/rpc/api_router.py`: `/collective_rpc` passes texts, answers with texts
-  where a method returns neither an object nor a list, and fails for a method that is not there.
-- uvicorn ends the connection after a request that ended with an exception, without announcing it.
+  known. A request gives `host_copy`, or the configuration names one; a chain in a request is
+  refused.
+- `v1/engine/core.py`: a pause is a state that any client sets and clears, and that a restart
+  forgets. The version is the last text that a client set, "default" at first, whatever the weights
+  are.
+- `entrypoints/serve/dev/rpc/api_router.py`: `/collective_rpc` passes texts, answers with a text if
+  a method returns neither an object nor a list, and fails for a missing method.
+- uvicorn closes the connection after a request that raised an exception, without announcing it.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-# A request: its path, and its body if it has one. Calls of workers have the path
+# A request: its path, and its body or None. Calls of workers have the path
 # `/collective_rpc METHOD`.
 Call = tuple[str, Any]
 
-# What a server is asked for one version, until it is told to go on.
+# Requests to a server for one version, up to the one before `/resume`.
 UPDATE = [
     "/collective_rpc deltachain_state",
     "/weight_info",
@@ -41,33 +43,33 @@ UPDATE = [
     "/finish_weight_update",
 ]
 
-# What it is asked before, if it may download versions itself.
+# Request before these, if the server may download versions itself.
 READY = "/collective_rpc deltachain_is_ready"
 
-# What the workers hold: the version and its digest, "other" or "torn".
+# State of the workers: the version and its digest, "other" or "torn".
 Holds = tuple[int, str] | str
 
 
 class Refused(Exception):
-    """What ends a request of vLLM with 500."""
+    """The error of a request that vLLM answers with 500."""
 
 
 class StandIn:
     """The server, on a free port of this machine, while the block lasts.
 
     Attributes:
-        calls: what it was asked, in order, but for `/health`.
-        fails: paths that it answers with an error of the engine.
-        fails_once: the same, and each only once.
+        calls: its requests, in order, without `/health`.
+        fails: paths that the server answers with an error of the engine.
+        fails_once: paths that it answers so once.
         tears: whether an update that fails has touched the weights.
         breaks: paths whose first request loses its connection.
-        chain: the digest of each version that it can get; None: any.
+        chain: the digest of each version that the server can download; None: any.
         seen: called with each request, before it is answered.
-        pause_mode: what was to become of running requests when it was paused last.
-        owner: who brings it versions.
-        preparing: how often it says that it has not prepared a version yet, which it downloads
+        pause_mode: the mode of the last pause, for running requests.
+        owner: the follower that has the lease.
+        preparing: how often it still answers that it has not prepared a version, which it downloads
             itself.
-        owner_asks: how often another owner takes it anew before it is gone; None: always.
+        owner_asks: how often another owner still renews the lease; None: always.
     """
 
     def __init__(self) -> None:
@@ -117,14 +119,14 @@ class StandIn:
         self.url = f"http://127.0.0.1:{self.http.server_port}"
 
     def restart(self) -> None:
-        """As a new process: all is forgotten."""
+        """Forgets its state, as a new process would."""
         self.version = "default"
         self.holds: Holds = "other"
         self.pause_mode: str | None = None
         self.is_paused = self.knows_chain = self.is_open = self.has_received = False
 
     def asked(self, path: str, body: Any) -> Any:
-        """What it answers.
+        """Returns the answer to a request.
 
         Raises:
             Refused: if vLLM would refuse it.
@@ -223,12 +225,12 @@ class StandIn:
         self.holds, self.has_received = (version, digest), True
 
     def taken(self) -> list[Call]:
-        """What it was asked since this was called last."""
+        """Returns the requests since the last call."""
         calls, self.calls = self.calls, []
         return calls
 
     def die(self) -> None:
-        """Nobody listens any more."""
+        """Closes the port, as if the server had died."""
         self.http.shutdown()
         self.thread.join()
         self.http.server_close()

@@ -1,5 +1,5 @@
-"""The copy that the workers of engines on one machine share: who keeps it, what it goes ahead to,
-what it refuses."""
+"""The copy that the workers of engines on one machine share: which process manages it, the versions
+that it prepares ahead, and what it refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_goes_ahead(tmp_path: Path) -> None:
     copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
         until(lambda: copy.ready == 2)
-        # An older one than the newest is asked for.
+        # A version older than the newest.
         first = copy.take(0, digests[0], LONG)
         assert (first.number, first.digest) == (0, digests[0])
         copy.taken(first)
@@ -32,7 +32,7 @@ def test_goes_ahead(tmp_path: Path) -> None:
         copy.taken(copy.take(2, digests[2], LONG))
         assert copy.is_ready(2) and copy.is_ready(0)
         copy.lost()
-        # Other code has changed the engine, and not the files.
+        # Other code has changed the engine, but not the files.
         assert copy.is_ready(2) and not copy.is_ready(3)
         again = copy.take(2, digests[2], LONG)
         assert torch.equal(again.tensors["weight"][:4].float(), torch.tensor([1.0, 1, 1, 0]))
@@ -80,7 +80,8 @@ def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
     ) as keeper:
         assert keeper.stdin is not None and keeper.stdout is not None
         assert keeper.stdout.readline() == "there\n"
-        # Without a chain, and with one that must not be opened: another process has the directory.
+        # Another process manages the directory: without a chain, and with a chain that must not be
+        # opened.
         with pytest.MonkeyPatch.context() as patching:
             patching.setattr(_engine_copy, "Subscriber", None)
             copy = EngineCopy(None, str(tmp_path / "copy"))
@@ -110,7 +111,7 @@ def test_a_stranger_is_not_downloaded(tmp_path: Path) -> None:
     trust = [dc.public_key(key)]
     copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), trust=trust)
     try:
-        # The newest would be 1.
+        # The newest version would be 1.
         until(lambda: copy.ready == 0)
     finally:
         copy.close()
@@ -145,7 +146,7 @@ def test_two_who_have_the_chain_share_a_copy(tmp_path: Path) -> None:
 
 
 def test_the_newest_version_is_waited_for(tmp_path: Path) -> None:
-    # The chain has no version yet.
+    # A chain without versions.
     with dc.Publisher(tmp_path / "chain"):
         copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
@@ -217,7 +218,7 @@ def test_what_a_killed_process_left_does_not_stand_in_the_way(tmp_path: Path) ->
         published(tmp_path / name, 1)
     with dc.Subscriber(tmp_path / "chain" / "chain", host_copy=tmp_path / "copy") as subscriber:
         subscriber.prepare().apply()
-    # A directory that stays is of one chain.
+    # A directory that stays belongs to one chain.
     for remove in (False, True):
         copy = EngineCopy(str(tmp_path / "other" / "chain"), str(tmp_path / "copy"), remove=remove)
         try:

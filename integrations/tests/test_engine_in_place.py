@@ -1,4 +1,4 @@
-"""An engine's tensors that follow a chain in place: what is ready ahead, what is refused, what is
+"""An engine's tensors that follow a chain in place: versions that are prepared ahead, refused, or
 loaded as a whole."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ published = partial(ahead.published, profile="local")
 
 
 class Engine:
-    """Tensors, and what loads them."""
+    """Tensors of an engine, and their loader."""
 
     def __init__(self, folder: Path, is_mapped: bool = True) -> None:
         self.tensors = {"weight": torch.zeros(1000, dtype=torch.bfloat16), "bias": torch.zeros(8)}
@@ -39,7 +39,7 @@ class Engine:
         return self.tensors if self.is_mapped else None
 
     def update(self, number: int | None, digest: str | None = None) -> bool:
-        """Whether it was written in place."""
+        """Updates to a version. Returns True if it was written in place."""
         version = self.follower.take(number, digest, LONG)
         assert version.sums == version.number
         version.update.apply()
@@ -61,11 +61,11 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 def test_goes_ahead_and_writes_in_place(engine: Engine) -> None:
     until(lambda: engine.follower.ready == 3)
-    # An older one than the newest is asked for.
+    # A version older than the newest.
     assert not engine.update(0) and engine.holds() == 0 and engine.loads == 1
     until(lambda: engine.follower.ready == 3)
     assert engine.holds() == 0
-    # By one, and by several at once; back there are no links.
+    # Forward by one version and by several at once. There are no links back.
     assert [engine.update(number) for number in (1, 3, 1, 2)] == [True, True, False, True]
     assert engine.holds() == 2 and engine.loads == 2 and engine.follower.is_found
     assert engine.follower.check() >= 0
@@ -85,12 +85,12 @@ def test_says_whether_a_version_is_ready_and_looks_again_for_a_newer_one(tmp_pat
             until(lambda: engine.follower.is_ready(0))
             assert engine.follower.ready == 0
             publish()
-            # The thread has found one, so it does not look by itself.
+            # The thread has found a version, so it polls again only when asked.
             until(lambda: engine.follower.is_ready(1))
             assert engine.follower.ready == 1 and engine.follower.is_ready(0)
             engine.update(1)
-            # Waiting for what is held, or was before, would not help: what other code has written
-            # is loaded anew.
+            # Waiting for the held version, or an older one, would not help: after other code has
+            # written, the version is loaded again.
             assert engine.follower.is_ready(1) and engine.follower.is_ready(0)
             engine.follower.lost()
             assert engine.follower.is_ready(1) and not engine.update(1)
@@ -151,7 +151,7 @@ def test_links_without_sums_are_taken_by_digests(tmp_path: Path) -> None:
             and engine.loads == 1
             and engine.holds() == 1
         )
-        # All memory is hashed, so nothing is missed. The thread finds the version afterwards.
+        # All memory is hashed, so the change is noticed. The thread finds the version afterwards.
         engine.tensors["weight"][999] = 1
         with dc.Publisher(tmp_path / "chain") as publisher:
             weight = (torch.arange(1000) < 3).to(torch.bfloat16)
@@ -164,7 +164,7 @@ def test_links_without_sums_are_taken_by_digests(tmp_path: Path) -> None:
 def test_links_that_cannot_be_taken_in_place_are_loaded_as_a_whole(tmp_path: Path) -> None:
     published(tmp_path, 2, profile="compact")
     engine = Engine(tmp_path)
-    # Memory in two places cannot be hashed.
+    # A tensor in two parts cannot be hashed.
     weight = torch.zeros(2, 500, dtype=torch.bfloat16)
 
     def load(given: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Settings of the backend for vLLM, without vLLM: what requests may say beside the server's own
-configuration."""
+"""Settings of the backend for vLLM, without vLLM: the settings that requests may add to the
+server's own configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copy(tmp_path: Path) -> Path:
 def test_the_configuration_is_read() -> None:
     assert fixed({}) == fixed(None) == fixed({"other": 1}) == fixed({"deltachain": {}}) == {}
     given = {"chain": CHAIN, "start": "newest", "timeout": 5, "host_copy": None}
-    # What is null is not given.
+    # null means not given.
     assert fixed({"deltachain": given, "other": 1}) == {
         name: given[name] for name in list(given)[:-1]
     }
@@ -44,8 +44,8 @@ def test_the_configuration_is_read() -> None:
     [
         ("s3://models/run7", "must be an object"),
         ({"url": CHAIN}, "unknown in .*: url; the settings are chain, host_copy"),
-        ({"chain": 7}, "chain must be a text"),
-        ({"chain": ""}, "chain must be a text"),
+        ({"chain": 7}, "chain must be a string"),
+        ({"chain": ""}, "chain must be a string"),
         ({"mode": "fast"}, "mode must be one of auto, sparse, reload"),
         ({"kv": ["keep"]}, "kv must be one of"),
         ({"timeout": "600"}, "timeout must be a number"),
@@ -53,7 +53,7 @@ def test_the_configuration_is_read() -> None:
         ({"timeout": float("nan")}, "timeout must be a number"),
         ({"start": "now", "chain": CHAIN}, "start must be one of model, newest"),
         ({"trust": OF_FIRST}, '"trust" .* needs "chain"'),
-        ({"chain": CHAIN, "trust": 7}, "neither a key nor a file"),
+        ({"chain": CHAIN, "trust": 7}, "neither a key nor a readable file"),
         ({"chain": CHAIN, "quorum": 2}, "quorum= needs trust="),
         ({"chain": CHAIN, "trust": [OF_FIRST], "quorum": 0}, "quorum= must be"),
         ({"start": "newest"}, 'needs "chain" or "host_copy"'),
@@ -82,9 +82,9 @@ def test_requests_only_repeat_the_configuration(tmp_path: Path, copy: Path) -> N
     ):
         with pytest.raises(dc.UsageError, match=f"{name} is .* configuration .--additional-config"):
             merged(configured, {name: value})
-    # What it does not say, they may.
+    # Requests may set what the configuration leaves open.
     assert merged(configured, {"kv": "keep"}).kv == "keep"
-    # Paths are compared as such.
+    # Paths are compared as absolute paths.
     here = fixed({"deltachain": {"chain": "run7"}})
     assert merged(here, {"chain": os.path.abspath("run7")}).chain == "run7"
 
@@ -101,7 +101,7 @@ def test_a_request_opens_no_chain(copy: Path) -> None:
         dc.UsageError, match='has no chain: set "chain" or "host_copy" in --additional-config'
     ):
         merged({}, {})
-    # Nor another copy than the one of its own chain.
+    # Nor a copy other than that of its own chain.
     with pytest.raises(dc.UsageError, match="downloads 's3://models/run7' itself"):
         merged({"chain": CHAIN}, {"host_copy": str(copy)})
 
@@ -134,25 +134,25 @@ def test_a_request_names_only_directories_that_are_managed(tmp_path: Path, copy:
     ):
         with pytest.raises(dc.UsageError, match="not an absolute path without symbolic links"):
             merged({}, {"host_copy": str(path)})
-    # The marker is not enough if it is a link, or if anybody may have written it.
+    # The marker is not enough if it is a link, or if any user may have written it.
     (foreign / "deltachain.directory").symlink_to(copy / "deltachain.directory")
     with pytest.raises(dc.UsageError, match="deltachain does not manage it"):
         merged({}, {"host_copy": str(foreign)})
     copy.chmod(0o777)
     with pytest.raises(dc.UsageError, match="another user may have written to it"):
         merged({}, {"host_copy": str(copy)})
-    # The configuration may name it all the same.
+    # The configuration may name the directory all the same.
     assert merged({"host_copy": str(copy)}, {}).host_copy == str(copy)
 
 
 def test_a_directory_of_another_user_is_not_read(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As the user of the server sees it.
+    # As if the server ran as another user.
     owner = copy.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     if owner == 0:
-        # What root has made, every server may read.
+        # Every server may read a directory that root has made.
         assert merged({}, {"host_copy": str(copy)}).host_copy == str(copy)
         os.chown(copy, 4711, -1)
     with pytest.raises(dc.UsageError, match="another user"):

@@ -33,7 +33,8 @@ class Engine(Generic[First, Second]):
 
 
 class Model(torch.nn.Module):
-    """Experts that have the shared ones below them, too. Its loader names these by that path."""
+    """Experts that have the shared experts below them, too. The loader names the shared experts by
+    that path."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class Model(torch.nn.Module):
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The backend of a server with this model, with modules that stand for vLLM's."""
+    """The backend of a server with this model, with modules that stand in for vLLM's."""
     modules: dict[str, ModuleType] = {"vllm": ModuleType("vllm")}
     for module, name, count in _vllm_api._USED:
         made = modules.setdefault(module, ModuleType(module))

@@ -1,5 +1,5 @@
-"""Maps that are made by watching a model's own loader: what it fuses, stacks, transposes, divides,
-and computes."""
+"""Maps that are made by watching a model's own loader, which fuses, stacks, transposes, divides and
+computes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bits(tensor: Any) -> Any:
 
 
 def addresses(tensor: Any) -> set[int]:
-    """Where its elements lie."""
+    """The addresses of a tensor's elements."""
     extent = 1 + sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
@@ -81,7 +81,7 @@ class Model(torch.nn.Module):
 
 
 def assert_follows(model: Model, found: Map, first: Weights, tmp_path: Path) -> None:
-    """What is written by the map equals what the loader loads, for a version in which a few
+    """Asserts that updates through the map equal the loader's result, for a version in which a few
     elements change, NaN and -0 among them."""
     second = {name: tensor.clone() for name, tensor in first.items()}
     for tensor in second.values():
@@ -174,13 +174,13 @@ def test_new_tensors_whose_elements_were_only_moved(tmp_path: Path) -> None:
         elif name == "b":
             model.b.data.copy_(tensor.index_select(0, torch.tensor([5, 1, 0, 2, 4, 3])))
         elif name in "cd":
-            # It keeps what it has got until both are there.
+            # The loader keeps both tensors until it has both.
             waiting[name] = tensor
             if len(waiting) == 2:
                 made = torch.stack([waiting.pop("c"), waiting.pop("d")], dim=1).flatten(0, 1)
                 model.cd.data.copy_(made)
         elif name == "e":
-            # A layer that is built beside the model and copied as a whole.
+            # A layer that is built outside the model and copied as a whole.
             beside = torch.empty_like(model.e)
             beside[:4].copy_(tensor[:4])
             beside[4:] = tensor[4:].clone()
@@ -288,7 +288,7 @@ def computing(model: Any, tensor: Any) -> None:
 
 
 def once(model: Any, tensor: Any) -> None:
-    """It has been loaded before."""
+    """Does nothing: the model was loaded before."""
 
 
 UNKIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
@@ -302,7 +302,7 @@ UNKIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda model, tensor: model.bad.data.copy_(tensor.half()),
         "casts bfloat16 to float16",
     ),
-    # That changes the bits of NaN.
+    # This changes the bits of NaN.
     "casts and back": (
         lambda model, tensor: model.bad.data.copy_(
             torch.cat([tensor[:2], tensor[2:]]).float().bfloat16()
@@ -313,12 +313,15 @@ UNKIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda model, tensor: model.bad.data.copy_(tensor).zero_(),
         "overwrites it in bad",
     ),
-    "a copy by numpy": (by_numpy, "no copy of it was seen, and none that explains bad"),
-    "all of it by numpy": (beside_torch, "no copy of it was seen, and none that explains bad"),
-    "the tensor itself": (replaced, "the model keeps another tensor that is made of it"),
-    "keeps a copy": (keeping, "the model keeps another tensor that is made of it"),
-    "keeps what it computes": (computing, "the model keeps another tensor that is made of it"),
-    "loads once": (once, "no copy of it was seen, and none that explains bad"),
+    "a copy by numpy": (by_numpy, "the loader was not seen to copy it, nor to fill bad"),
+    "all of it by numpy": (beside_torch, "the loader was not seen to copy it, nor to fill bad"),
+    "the tensor itself": (replaced, "the model keeps another tensor that is computed from it"),
+    "keeps a copy": (keeping, "the model keeps another tensor that is computed from it"),
+    "keeps what it computes": (
+        computing,
+        "the model keeps another tensor that is computed from it",
+    ),
+    "loads once": (once, "the loader was not seen to copy it, nor to fill bad"),
     "writes a part twice": (over, "to a part of bad twice"),
     "writes by indices": (by_index, "computes with index_put_"),
     "other elements": (
@@ -355,9 +358,7 @@ def test_what_cannot_be_followed_is_to_be_reloaded(
 def test_another_dtype_than_the_checkpoint_has() -> None:
     model = Model(whole, torch.float32, w=(4, 5))
     found = model.taken(drawn(0, w=(4, 5)))
-    assert found.reload == {
-        "w": "the loader casts bfloat16 to float32: publish what the model keeps"
-    }
+    assert found.reload == {"w": "the loader casts bfloat16 to float32: publish float32"}
 
 
 def test_other_dtypes_of_the_same_size() -> None:
@@ -385,7 +386,7 @@ def test_names_that_the_loader_skips_and_tensors_that_nothing_fills() -> None:
 
 
 def test_a_tensor_made_from_the_model_is_followed_too(tmp_path: Path) -> None:
-    """As of DeepSeek's attention: another parameter has a copy, transposed, and a buffer is a
+    """As in DeepSeek's attention: another parameter has a transposed copy, and a buffer is a
     view."""
     weights = drawn(0, w=(4, 6))
 
@@ -430,13 +431,13 @@ def test_a_chain_with_a_name_that_the_map_lacks_is_refused(tmp_path: Path) -> No
 
 
 def test_parts_that_are_not_all_of_a_tensor_are_refused(tmp_path: Path) -> None:
-    """As of a worker of two, that follows alone."""
+    """As in one of two workers that follows alone."""
     weights = drawn(0, w=(4, 6))
     model = Model(lambda model, _, tensor: model.w.data.copy_(tensor[:, 3:]), w=(4, 3))
     found = model.taken(weights)
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         publisher.publish(weights)
-    with pytest.raises(dc.UsageError, match="are not all of the shape"):
+    with pytest.raises(dc.UsageError, match="do not cover the shape"):
         dc.Subscriber(tmp_path / "chain", into=found.into()).prepare(0)
 
 

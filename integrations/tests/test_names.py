@@ -1,5 +1,5 @@
-"""The package uses of `deltachain` what that offers to everybody: names of `__all__`, and no
-private attributes."""
+"""The package uses only the public interface of `deltachain`: names of `__all__`, and no private
+attributes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import deltachain
 import deltachain_integrations
 
-# What each module offers. `TimeoutError` and `open` are names of builtins, too, so that they are
-# not in `__all__`.
+# The public names of each module. `TimeoutError` and `open` are also builtins, so they are not in
+# `__all__`.
 OFFERED = {
     "deltachain": {*deltachain.__all__, "TimeoutError", "open"},
     "deltachain.adapters": set(deltachain.adapters.__all__),
@@ -20,7 +20,7 @@ OFFERED = {
 
 
 def nodes(package: object) -> list[ast.AST]:
-    """All that is written in a package."""
+    """All syntax nodes of a package."""
     (folder,) = package.__path__
     return [
         node for path in Path(folder).glob("*.py") for node in ast.walk(ast.parse(path.read_text()))

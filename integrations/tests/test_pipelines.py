@@ -1,5 +1,5 @@
-"""Models that lie in folders, made, saved and loaded again by the libraries that keep them so: what
-is pulled is what was saved, bit for bit."""
+"""Models in folders, made, saved and loaded by the libraries that use such folders: the pulled
+files equal the saved ones bit for bit."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def train(module: Any) -> None:
 def pulled(
     tmp_path: Path, save: Callable[[Path], None], step: Callable[[], None]
 ) -> Iterator[tuple[Path, Path]]:
-    """Publishes what is saved, before a step and after it, and gives for each version the directory
-    that was saved and the directory that a follower has."""
+    """Publishes the saved files before a step and after it. Yields for each version the directory
+    that was saved and the directory of a follower."""
     url, follower = tmp_path / "chain", tmp_path / "follower"
     tool("init", url)
     for version in range(2):
         saved = tmp_path / f"saved {version}"
         save(saved)
-        # What a trainer leaves beside the model.
+        # A trainer's checkpoint inside the model's folder.
         save(saved / "checkpoint-500")
         published = json.loads(
             tool("--json", "publish", url, saved, "--work", tmp_path / "work").splitlines()[-1]
@@ -57,7 +57,7 @@ def pulled(
         }
         assert len(expected) < len(whole)
         assert here.keys() == expected.keys()
-        # Headers may have another order; the libraries do not look at it.
+        # Headers may have another order, which the libraries ignore.
         other = [name for name in expected if ".safetensors" not in name]
         assert {name: here[name] for name in other} == {name: expected[name] for name in other}
         yield saved, follower / "current"
@@ -65,7 +65,7 @@ def pulled(
 
 
 def assert_same(module: Any, loaded: Any) -> None:
-    """That two modules have the same weights, bit for bit."""
+    """Asserts that two modules have the same weights, bit for bit."""
     expected, found = module.state_dict(), loaded.state_dict()
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
@@ -120,7 +120,7 @@ def test_a_diffusion_pipeline(tmp_path: Path) -> None:
     )
     pipeline = diffusers.StableDiffusionXLPipeline(
         vae=vae,
-        # Of one kind, so that both have tensors of the same names.
+        # Two encoders of one kind, so that both have tensors of the same names.
         text_encoder=transformers.CLIPTextModelWithProjection(text),
         text_encoder_2=transformers.CLIPTextModelWithProjection(text),
         tokenizer=tokenizer,

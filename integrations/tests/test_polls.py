@@ -1,4 +1,4 @@
-"""Polls of a worker: what they cost a device, and when they notice that other code has changed the
+"""Polls of a worker: their cost for a device, and when they notice that other code has changed the
 weights."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POLL = 2.0
 
 class Counted(TorchDispatchMode):  # type: ignore[misc]
     """Counts the calls of torch that launch kernels on a device or copy from it, and the bytes that
-    they read. Some calls only look elsewhere, or have no kernel."""
+    they read. Views and calls without a kernel do not count."""
 
     FREE = frozenset({"aten::empty", "aten::set_"})
 
@@ -41,7 +41,7 @@ class Counted(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, function: Any, _: Any, given: Any = (), named: Any = None) -> Any:
         name = function._schema.name.partition(".")[0]
-        # `to` may be a view, but not where it is called here.
+        # `to` may be a view, but not in the calls of this test.
         if name == "aten::to" or (not function.is_view and name not in self.FREE):
             self.calls += 1
             for argument in given:
@@ -73,12 +73,12 @@ def model(layers: int) -> Any:
 
 @pytest.fixture
 def by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums are computed as on a device."""
+    """Computes sums as on a device."""
     monkeypatch.setattr(_sums, "_of_rows_here", _sums._of_rows)
 
 
 class Clock:
-    """The time of the sums; it moves only by hand."""
+    """The clock of the sums. Only the test advances it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -102,7 +102,7 @@ def test_a_poll_costs_as_many_calls_for_few_tensors_as_for_many(clock: Clock) ->
         with Counted() as counted:
             assert sums.seems_to_fit(made)
         costs.append(counted.calls)
-        # Each value once on the device, and twice in the host's memory, with the known ones.
+        # Each value is read once on the device, and twice in host memory, with the known values.
         count = len(list(made.parameters()))
         assert counted.read <= count * 2 * 2 * _storages._LANES * 6
     # One gather for each device, and the comparison on the host.
@@ -119,7 +119,7 @@ def test_all_sums_take_some_calls_for_each_form_and_not_for_each_tensor(clock: C
         with Counted() as counted:
             assert sums.fits(made)
         costs.append(counted.calls)
-    # Summing each tensor by itself took more than 6,000.
+    # Summing each tensor on its own took more than 6,000.
     assert costs[0] == costs[1] < 100
 
 
@@ -157,7 +157,7 @@ def test_samples_are_drawn_over_whole_storages_and_anew_each_time() -> None:
             assert sample.fits(lanes)
             for numbers, span in (one.draw() for one in sample._spans):
                 own = span.view(lanes[span.key]).tolist()
-                # The same lanes as the values that they are compared with.
+                # The lanes are those of the values that they are compared with.
                 values = dict(zip((one.key for one in sample._spans), sample._values, strict=True))
                 assert values[span.key][numbers].tolist() == own
                 assert len(own) >= min(_storages._LANES, len(lanes[span.key]))
@@ -189,7 +189,7 @@ def test_another_model_is_noticed_by_the_next_poll(seed: int, clock: Clock) -> N
 
 @pytest.mark.parametrize("seed", range(20))
 def test_one_bit_is_noticed_within_the_bound(seed: int, clock: Clock) -> None:
-    """Whenever it changes, and wherever."""
+    """At any time, and at any place."""
     made = model(2)
     made.register_parameter(
         "long", torch.nn.Parameter(torch.zeros(5 << 22).to(torch.int8), requires_grad=False)
@@ -229,12 +229,12 @@ def test_a_round_reads_each_batch_once_however_often_polls_come(
         del read[:]
         begin = clock.now
         while len(read) < len(whole):
-            # Not before its time.
+            # No sums are compared before they are due.
             assert len(read) <= len(whole) * (clock.now - begin) / sums.round_seconds
             clock.now += pause
             assert sums.seems_to_fit(made) and clock.now < begin + 1300
         assert read == whole and clock.now - begin <= sums.round_seconds + pause
-    # No follower has asked for an hour: all is due, once.
+    # No follower has polled for an hour: all sums are due, once.
     del read[:]
     sums.fits(made)
     del read[:]
@@ -265,13 +265,13 @@ def test_rounds_take_a_hundredth_of_the_time(clock: Clock, monkeypatch: pytest.M
 
 
 def test_memory_in_another_place_is_compared_at_once(clock: Clock) -> None:
-    """As after a sleep."""
+    """As after a sleep of the server."""
     made = model(2)
     sums = WeightSums(made)
     for parameter in made.parameters():
         parameter.data = parameter.data.clone()
     assert sums.seems_to_fit(made)
-    # Its place is known now.
+    # The new place is known now.
     with Counted() as counted:
         assert sums.seems_to_fit(made)
     assert counted.calls <= 5
@@ -296,7 +296,8 @@ def test_another_form_of_the_same_memory_is_noticed(change: str, clock: Clock) -
 
 
 class Worker(EngineWorker):
-    """A worker whose model is what `ahead` publishes; others of its server are threads."""
+    """A worker with the model that `ahead` publishes. The other workers of its server are
+    threads."""
 
     _log = logging.getLogger(__name__)
 
@@ -306,13 +307,13 @@ class Worker(EngineWorker):
         self.model.bias = torch.nn.Parameter(torch.zeros(8), requires_grad=False)
         self.device = torch.device("cpu")
         self.told, self.number = told, number
-        # What the threads exchange that work ahead.
+        # The group of the threads that work ahead.
         group = None if told is None else Rank(told.beside, number)
         configured = {"chain": str(folder / "chain"), "mode": "sparse", **settings}
         self._begin(configured, str(folder / "own"), group)
 
     def _number(self) -> int:
-        # `_begin` asks for it, too.
+        # `_begin` calls this, too.
         return self.number
 
     def _gathered(self, own: Any) -> list[Any]:
@@ -341,7 +342,7 @@ class Worker(EngineWorker):
 
 
 class Told:
-    """What workers tell each other."""
+    """Messages between workers."""
 
     def __init__(self, size: int, beside: Told | None = None) -> None:
         self.barrier = threading.Barrier(size, timeout=60)
@@ -350,7 +351,7 @@ class Told:
 
 
 class Rank:
-    """One of them, as `Subscriber(group=)` takes it."""
+    """One worker, as `Subscriber(group=)` takes it."""
 
     def __init__(self, told: Told, rank: int) -> None:
         self.told, self.rank, self.size = told, rank, len(told.messages)
@@ -436,12 +437,12 @@ def test_one_lane_is_noticed_by_each_whole_comparison(
 def test_one_lane_that_changes_after_the_comparison_is_noticed_within_the_bound(
     worker: Worker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The update writes in place, and the sums afterwards do not have the lane."""
+    """The update writes in place, and the changed lane is not in the sums after it."""
     worker.update(0)
     worker.ready(1)
     one_lane(worker)
     with monkeypatch.context() as patched:
-        # Samples may have it by chance.
+        # Samples may find the lane by chance.
         patched.setattr(_storages.Sample, "fits", lambda *_: True)
         worker.update(1)
     assert (worker.how, worker.says()) == ("in place", "held")
@@ -500,12 +501,12 @@ def test_the_pause_reads_nothing_again_that_was_compared_before_it(
         worker.ready(version)
         begin = clock.now
         assert whole == [begin]
-        # A follower that asks again soon makes no work.
+        # A follower that asks again soon causes no comparison.
         worker.ready(version)
         clock.now += late
         worker.update(version)
         assert worker.how == "in place"
-        # Another follower was slow to pause the server.
+        # The follower was slow to pause the server.
         assert whole == [begin] if late < 10 else [begin, begin + late]
 
 
@@ -556,7 +557,7 @@ def test_a_group_of_which_one_was_changed_loads_all_together(tmp_path: Path) -> 
         assert [worker.says() for worker in workers] == ["held", "other"]
         assert update(2) == ["all tensors"] * 2
         one_lane(workers[0])
-        # No update before the pause has compared it lately.
+        # As if the last comparison before the pause were long ago.
         for worker in workers:
             worker._checked = -1e9
         assert update(3) == ["all tensors"] * 2
@@ -571,7 +572,7 @@ def test_a_group_of_which_one_was_changed_loads_all_together(tmp_path: Path) -> 
 def test_a_copy_is_compared_only_with_the_version_that_it_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another version is loaded as a whole, whatever the weights are."""
+    """Any other version is loaded as a whole, whatever the weights are."""
     published(tmp_path, 3)
     whole = []
     original = WeightSums.fits
@@ -596,7 +597,7 @@ def test_a_copy_is_compared_only_with_the_version_that_it_may_be(
 
 
 def test_sums_keep_no_memory_that_the_model_has_given_up(clock: Clock) -> None:
-    """A reload would need the room of two models."""
+    """Otherwise a reload would need memory for two models."""
     import gc
     import weakref
 

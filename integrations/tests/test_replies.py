@@ -1,4 +1,4 @@
-"""What is done to vLLM's queues of replies."""
+"""The fix for vLLM's queues of replies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Queue:
 
 
 def first_that_failed(queues: list[Queue]) -> list[str]:
-    """What vLLM does: it reads one worker's reply after the other, up to the first that failed."""
+    """Reads one worker's reply after the other, up to the first failure, as vLLM does."""
     found = []
     for queue in queues:
         found.append(queue.dequeue(timeout=None))
@@ -48,7 +48,7 @@ def test_one_worker_is_asked_alone():
 
 
 class Executor:
-    """As vLLM's: asks all workers, and stops at the first that failed."""
+    """An executor like vLLM's: asks all workers, and stops at the first failure."""
 
     def collective_rpc(self, method: str) -> list[str]:
         self.rpc_broadcast_mq.enqueue(method)
@@ -63,11 +63,11 @@ class Executor:
         return found
 
     def failed(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class Reading(Executor):
-    """Reads the rest before it raises."""
+    """An executor that reads the other replies before it raises."""
 
     def failed(self) -> None:
         for queue in self.response_mqs[1:]:
@@ -75,14 +75,14 @@ class Reading(Executor):
 
 
 class Closing(Executor):
-    """Serves no request any more."""
+    """An executor that serves no request after a failure."""
 
     def failed(self) -> None:
         self.is_failed = True
 
 
 class Unknown:
-    """Cannot be tried."""
+    """An executor that cannot be tried."""
 
 
 def test_it_is_mended_only_where_it_must_be():

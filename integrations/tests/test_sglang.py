@@ -1,5 +1,5 @@
-"""The plugin of SGLang, with stand-ins for what it imports of SGLang 0.5.23: what it answers, loads
-and refuses. The real one is in `e2e/sglang_proof.py` and `sglang_maps.py`."""
+"""The plugin of SGLang, with stand-ins for the parts of SGLang 0.5.23 that it imports: its answers,
+loads and refusals. `e2e/sglang_proof.py` and `sglang_maps.py` test it with the real one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deltachain_integrations import sglang as plugin  # noqa: E402
 
 
 class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """What `ahead` publishes."""
+    """The model that `ahead` publishes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,8 @@ class Loader:
 
 
 class Server:
-    """A manager of managers/scheduler_components/weight_updater.py, as far as it is used."""
+    """A manager as in managers/scheduler_components/weight_updater.py, with the parts that the
+    plugin uses."""
 
     def __init__(self, folder: Path, **arguments: Any) -> None:
         self.model = Model()
@@ -71,7 +72,7 @@ class Server:
         return success, message
 
     def ask(self, method: str, **told: str) -> Any:
-        """What the worker says; nothing if the plugin does not answer."""
+        """Returns the worker's answer; None if the plugin does not answer."""
         name = json.dumps({"method": method, "kwargs": {"follower": "me", **told}})
         found = plugin._ask(lambda *_: None, self, SimpleNamespace(name=name))
         return None if found is None else json.loads(bytes(int(byte) for byte in found.parameter))
@@ -100,7 +101,7 @@ def module(name: str, **own: Any) -> ModuleType:
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    """Makes a server that follows FOLDER/chain."""
+    """Gives tests a function that makes a server that follows FOLDER/chain."""
     names = [
         "sglang",
         "sglang.srt",
@@ -147,7 +148,7 @@ def test_versions_are_written_in_place_and_told(
         and not server.state()["paused"]
     )
     until(lambda: server.ask("deltachain_is_ready", version="2") == [{"ready": True, "why": None}])
-    # The files that it began with are not there.
+    # The files that the server started with are missing.
     assert "versions are not compared" in caplog.text
     assert server.update(0, digests[0]) == (True, "all tensors")
     server.scheduler._engine_paused = True
@@ -161,11 +162,11 @@ def test_versions_are_written_in_place_and_told(
     assert server.update(2, digests[2]) == (True, "in place") and server.named == "2@x"
     assert server.model.weight[:4].tolist() == [1, 1, 1, 0]
     assert [own.data_ptr() for own in server.model.parameters()] == where
-    # Other code.
+    # Other code writes to many elements.
     server.model.weight.data[:900] = 1
     assert server.state()["state"] == "other"
     assert server.update(2, digests[2]) == (True, "all tensors") and server.model.weight[7] == 0
-    # A single element is noticed when all are compared, which is before an update.
+    # A single element is noticed when all weights are compared, which happens before an update.
     server.model.weight.data[7] = 1
     assert server.ask("deltachain_is_ready", version="2") == [{"ready": True, "why": None}]
     assert server.state()["state"] == "other"
@@ -189,7 +190,7 @@ def test_what_is_refused_leaves_the_model_and_the_server(
     success, message = server.update(0, digests[0])
     assert not success and "/end_weight_update" in message
     server._session = None
-    # A model of the same names.
+    # A model whose tensors have the same names.
     from safetensors.torch import save_file
 
     (tmp_path / "own").mkdir()
@@ -254,7 +255,7 @@ def test_without_the_variable_nothing_is_registered(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the plugin registers, in an SGLang that has the methods that it uses."""
+    """Returns what the plugin registers in an SGLang that has all methods that it uses."""
     found: dict[str, Any] = {}
     manager = type(
         "SchedulerWeightUpdaterManager",
@@ -287,7 +288,7 @@ def test_with_the_variable_both_methods_are_registered(hooks: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ('{"chain": "run7", "mode": "sparse"}', "mode in DELTACHAIN_SGLANG: not for SGLang"),
         ("{}", 'set "chain"'),
     ],
@@ -295,7 +296,7 @@ def test_with_the_variable_both_methods_are_registered(hooks: dict[str, Any]) ->
 def test_settings_that_are_wrong_end_the_start(
     hooks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, settings: str, said: str
 ) -> None:
-    """SGLang logs an exception, and would serve without the plugin."""
+    """SGLang only logs other exceptions, and would serve without the plugin."""
     monkeypatch.setenv("DELTACHAIN_SGLANG", settings)
     with pytest.raises(SystemExit, match=said):
         plugin.register()

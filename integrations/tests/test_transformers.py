@@ -1,5 +1,4 @@
-"""The callback in trainers that train for real: what is followed is what was trained, bit for
-bit."""
+"""The callback in trainers that really train: followers have what was trained, bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Watch(transformers.TrainerCallback):
-    """Keeps the weights of each step, as a follower is to see them; or does something at a step."""
+    """Keeps the weights of each step as a follower should get them, or calls a function at a
+    step."""
 
     def __init__(self, at: int | None = None, do: Any = None) -> None:
         self.weights: dict[int, dict[str, Any]] = {}
@@ -82,13 +82,13 @@ def test_every_version_is_what_was_trained(base: Path, tmp_path: Path) -> None:
     callback = PublishCallback(url, like=base, every=2)
     trained = trainer(base, tmp_path / "out", watch, callback)
     trained.train()
-    # Steps 2 and 4, and the last one.
+    # Steps 2 and 4, and the last step.
     assert callback.last is not None and callback.last.version == 2
     for number, step in enumerate((2, 4, 5)):
         assert same(version(url, number), watch.weights[step])
     assert_is(version(url), trained.model)
     assert [row["metadata"]["step"] for row in log(url)] == ["2", "4", "5"]
-    # A follower's directory can be loaded as the checkpoint can, tokenizer and all.
+    # A follower's directory can be loaded like the checkpoint, with its tokenizer.
     tool("follow", url, tmp_path / "followed", "--once")
     current = tmp_path / "followed" / "current"
     loaded = transformers.AutoModelForCausalLM.from_pretrained(current)
@@ -97,7 +97,7 @@ def test_every_version_is_what_was_trained(base: Path, tmp_path: Path) -> None:
 
 
 def log(url: Path) -> list[dict[str, Any]]:
-    """All versions, the oldest first."""
+    """All versions, oldest first."""
     return list(reversed(json.loads(tool("--json", "log", url))["versions"]))
 
 
@@ -124,7 +124,7 @@ def test_supervised_fine_tuning(base: Path, tmp_path: Path) -> None:
     )
     trained.train()
     assert callback.last is not None and callback.last.version == 2
-    # It was trained: the weights are others than those that it began with.
+    # The model was trained: its weights differ from the initial ones.
     assert callback.last.changed > 0
     assert_is(version(url), trained.model)
 
@@ -134,17 +134,17 @@ def test_training_that_is_resumed_goes_on_with_the_chain(base: Path, tmp_path: P
     saving = {"save_strategy": "steps", "save_steps": 2}
     trainer(base, out, PublishCallback(url, like=base), steps=3, **saving).train()
     resumed = trainer(base, out, PublishCallback(url, like=base), steps=5, **saving)
-    # From the checkpoint of step 2, so that step 3 is published again.
+    # Resumed from the checkpoint of step 2, so step 3 is published again.
     resumed.train(resume_from_checkpoint=str(out / "checkpoint-2"))
     rows = log(url)
     assert [row["metadata"]["step"] for row in rows] == ["1", "2", "3", "3", "4", "5"]
-    # Each comes from the one before.
+    # Each version has a link from the previous one.
     assert all(row["version"] - 1 in [route["from"] for route in row["routes"]] for row in rows[1:])
     assert_is(version(url), resumed.model)
 
 
 def torchrun(program: str, *arguments: Path) -> None:
-    """Runs two processes of a program that is beside this file."""
+    """Runs two processes of a program from this folder."""
     options = [
         "-m",
         "torch.distributed.run",
@@ -169,7 +169,7 @@ def test_processes_that_train_together_publish_together(base: Path, tmp_path: Pa
     url, out = tmp_path / "chain", tmp_path / "out"
     torchrun("ranks_trainer.py", base, out, url)
     assert [row["metadata"]["step"] for row in log(url)] == ["2", "3"]
-    # Both had shards of their own.
+    # Both ranks had shards of their own.
     assert len(log(url)[0]["shards"]) > 1
     assert_is(
         version(url),
@@ -191,13 +191,13 @@ def test_a_trainer_trains_again(base: Path, tmp_path: Path) -> None:
 
 
 def metadata_of(url: Path) -> list[dict[str, str]]:
-    """Of all versions, the oldest first."""
+    """The metadata of all versions, oldest first."""
     return [version.metadata for version in reversed(dc.log(url, last=None))]
 
 
 def best_of(base: Path, folder: Path, *callbacks: Any, steps: int = 3) -> Any:
-    """A `Trainer` whose best step is not its last one: so high a learning rate makes the model
-    worse."""
+    """A `Trainer` whose best step is not its last one: the learning rate is so high that the model
+    gets worse."""
     return trainer(
         base,
         folder / "out",
@@ -226,7 +226,7 @@ def test_the_best_model_is_published_in_the_end(
     assert best < 3
     assert same(version(url), watch.weights[best])
     assert not same(version(url), watch.weights[3])
-    # It says whose step it is, and no other model has this step.
+    # The metadata names the step of the best model; no other model has this step.
     noted = {"step": str(best), "best_step": str(best), "final_step": "3"}
     assert metadata_of(url) == [{"step": "1"}, {"step": "2"}, {"step": "3"}, noted]
     for number, row in enumerate(log(url)):
@@ -239,7 +239,7 @@ def test_a_restart_publishes_no_step_and_no_best_model_again(base: Path, tmp_pat
     best_of(base, tmp_path, PublishCallback(url, like=base, once="step")).train()
     rows = metadata_of(url)
     assert len(rows) == 4
-    # All of its steps are there.
+    # The chain has all of these steps.
     for number in (1, 2):
         callback = PublishCallback(url, like=base, once="step")
         best_of(base, tmp_path, callback).train(
@@ -250,7 +250,7 @@ def test_a_restart_publishes_no_step_and_no_best_model_again(base: Path, tmp_pat
             3,
             False,
         )
-    # Training that goes on publishes its new steps.
+    # Training that continues publishes its new steps.
     more = best_of(base, tmp_path, PublishCallback(url, like=base, once="step"), steps=4)
     more.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
     added = metadata_of(url)[4:]
@@ -258,7 +258,7 @@ def test_a_restart_publishes_no_step_and_no_best_model_again(base: Path, tmp_pat
 
 
 def broken(url: Path, number: int) -> None:
-    """Makes the chain a place where nothing can be stored, when this version is there."""
+    """Makes the store fail all uploads, once this version exists."""
     version(url, number)
     (url / "files").rename(url / "files elsewhere")
     (url / "files").write_text("not a directory")
@@ -277,7 +277,7 @@ def test_a_store_that_fails_is_an_error_of_the_next_step(base: Path, tmp_path: P
     with pytest.raises(dc.Error) as raised:
         trained.train()
     assert "files" in str(raised.value)
-    # Step 2 was not stored, step 3 said so.
+    # Step 2 was not stored; step 3 raised the error.
     assert trained.state.global_step == 3
 
 
@@ -301,7 +301,7 @@ def test_another_model_than_the_checkpoint_is_refused_at_once(base: Path, tmp_pa
 
 
 def with_experts(folder: Path) -> Path:
-    """A checkpoint whose experts transformers fuses."""
+    """Writes a checkpoint whose experts transformers fuses."""
     return write_checkpoint(
         folder,
         "Qwen3Moe",

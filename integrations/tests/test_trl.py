@@ -1,5 +1,5 @@
-"""The trainer of TRL that generates beside training drives the transfer: what is followed is what
-it has, bit for bit."""
+"""The trainer of TRL that generates during training calls the transfer: followers have the
+trainer's weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ numpy = pytest.importorskip("numpy", reason="SKIPPED: numpy is not installed")
 
 
 class Worker:
-    """Stands for what generates: it has its samples from the beginning."""
+    """Stands in for the process that generates: it has all its samples from the beginning."""
 
     def __init__(self) -> None:
         self.rollout_buffer: Any = queue.Queue()
@@ -60,8 +60,8 @@ class Worker:
 
 
 class Trainer(async_grpo.AsyncGRPOTrainer):
-    """Its own loss needs FlashAttention, and so a GPU; the rest is as it is. Keeps the weights of
-    each sync."""
+    """A trainer with a loss of its own, because TRL's needs FlashAttention, and so a GPU. Keeps the
+    weights of each sync."""
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         return model(input_ids=inputs["input_ids"], labels=inputs["input_ids"]).loss
@@ -84,7 +84,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The trainer asks for its name, to know how fast it is.
+    # The trainer reads the GPU's name to estimate its speed.
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "no GPU")
 
 
@@ -123,7 +123,7 @@ def test_every_sync_is_a_version(base: Path, tmp_path: Path) -> None:
     transfer = WeightTransfer(url, like=base)
     trained = trainer(base, tmp_path / "out", transfer)
     trained.train()
-    # One before the first step, one after each.
+    # One sync before the first step, and one after each step.
     assert transfer.last is not None and transfer.last.version == 3
     assert trained.rollout_worker.versions == [1, 2, 3, 4]
     assert trained.model.dtype == torch.float32
@@ -135,7 +135,7 @@ def test_every_sync_is_a_version(base: Path, tmp_path: Path) -> None:
             for name in weights
         )
     assert_is(version(url), trained.model)
-    # Training once more goes on, although TRL does not begin the transfer again.
+    # A second training continues, although TRL does not call `init_weight_transfer` again.
     trained.rollout_worker.start()
     trained.train()
     assert transfer.last is not None and transfer.last.version == 6
@@ -186,7 +186,8 @@ def test_a_server_that_fails_ends_training(base: Path, tmp_path: Path, server: S
     with pytest.raises(dc.IoError, match="the engine says why"):
         trained.train()
     assert trained.state.global_step == 2
-    # It may hold parts of two versions, and another process may bring it to one.
+    # The server may hold parts of two versions. Its lease is released, so another process may
+    # update it.
     assert (server.version, server.is_paused, server.owner) == ("changing", True, None)
 
 

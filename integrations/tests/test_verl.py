@@ -21,7 +21,8 @@ verl = pytest.importorskip(
 
 
 def engine(url: Path, **settings: Any) -> Any:
-    """As verl makes one: the module is imported by its name, the class is found in the registry."""
+    """Makes an engine as verl does: imports the module by its name, and finds the class in the
+    registry."""
     from verl.utils.import_utils import import_external_libs
 
     import_external_libs("deltachain_integrations.verl")
@@ -31,7 +32,7 @@ def engine(url: Path, **settings: Any) -> Any:
 
 
 def weights(step: int) -> dict[str, Any]:
-    """The small model as tensors of torch: NaN payloads, -0 and float8 among them."""
+    """The small model as tensors of torch, with NaN payloads, -0 and float8."""
     kinds = {
         "BF16": torch.bfloat16,
         "F32": torch.float32,
@@ -45,8 +46,8 @@ def weights(step: int) -> dict[str, Any]:
 
 
 def update(trainers: list[Any], rollouts: list[Any], step: int) -> list[dict[str, bytes]]:
-    """The steps of verl's `CheckpointEngineManager.update_weights`, in its order: what each rollout
-    worker got."""
+    """Makes the calls of verl's `CheckpointEngineManager.update_weights`, in its order. Returns the
+    tensors of each rollout worker."""
     metadata = [one.prepare() for one in trainers + rollouts]
     topology = type(trainers[0]).build_topology(len(trainers), len(rollouts), metadata)
     for group, kwargs in zip((trainers, rollouts), topology, strict=True):
@@ -84,7 +85,7 @@ def test_rollout_workers_have_what_was_sent(tmp_path: Path, shares: bool) -> Non
     rollouts = [engine(url, **copy) for _ in range(3)]
     for step in range(3):
         assert update(trainers, rollouts, step) == [expected(step)] * 3
-    # A trainer that is started again goes on; a worker that comes late has all of it.
+    # A restarted trainer continues, and a worker that joins late gets the whole version.
     trainers = [engine(url, is_master=True, **copy)]
     rollouts = [*rollouts[1:], engine(url, **copy)]
     assert update(trainers, rollouts, 3) == [expected(3)] * 3
@@ -94,7 +95,7 @@ def test_rollout_workers_have_what_was_sent(tmp_path: Path, shares: bool) -> Non
 
 
 def test_verl_s_own_manager_and_workers(tmp_path: Path) -> None:
-    # Ray keeps a token in the home directory, and tells its makers that it is used.
+    # Ray keeps a token in the home directory, and sends usage statistics.
     own = {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
     ran = subprocess.run(
         [sys.executable, Path(__file__).with_name("verl_manager.py"), tmp_path],
@@ -132,13 +133,13 @@ def test_what_fails_is_said(tmp_path: Path) -> None:
     trainer = engine(
         url, is_master=True, store={"attempts": 1}, publisher={"guard": {"max_changed": 1}}
     )
-    # Somebody else publishes meanwhile.
+    # Another process publishes meanwhile.
     trainer.init_process_group(version=trainer.prepare()["version"])
     with dc.Publisher(url) as other:
         other.publish(weights(0))
     with pytest.raises(dc.Error):
         asyncio.run(trainer.send_weights(iter(weights(1).items())))
-    # The version does not come.
+    # A version that is never published.
     rollout = engine(url, timeout=0.01)
     rollout.init_process_group(version=5)
 
@@ -147,6 +148,6 @@ def test_what_fails_is_said(tmp_path: Path) -> None:
 
     with pytest.raises(dc.TimeoutError):
         asyncio.run(received())
-    # Tensors that do not fit.
+    # Duplicate tensors.
     with pytest.raises(dc.UsageError, match="duplicate"):
         asyncio.run(trainer.send_weights(iter([*weights(1).items(), *weights(1).items()])))

@@ -1,4 +1,4 @@
-"""The check of what is used of vLLM, with modules that stand for vLLM's."""
+"""The check of the parts of vLLM that the backend uses, with modules that stand in for vLLM's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltachain_integrations import _vllm_api
 
 
 class Any4:
-    """A class of vLLM that is made of four arguments."""
+    """A class of vLLM whose constructor has four arguments."""
 
     def __init__(
         self, config: object, vllm_config: object, device: object, model: object
@@ -25,13 +25,13 @@ class Any4:
 
 
 def called(count: int) -> Any:
-    """A function that takes just so many arguments."""
+    """Returns a function of this many arguments."""
     return eval(f"lambda {', '.join(f'a{number}' for number in range(count))}: None")
 
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    """Modules that have all that is used."""
+    """Modules that have all parts that the backend uses."""
     modules: dict[str, ModuleType] = {"vllm": ModuleType("vllm")}
     for module, name, count in _vllm_api._USED:
         made = modules.setdefault(module, ModuleType(module))
@@ -117,7 +117,7 @@ def test_a_version_is_found_without_a_package(
 
 @pytest.fixture
 def configuration() -> SimpleNamespace:
-    """A configuration that has all that is read of it."""
+    """A configuration with all attributes that the backend reads."""
     whole = SimpleNamespace(parallel_config=SimpleNamespace(), model_config=SimpleNamespace())
     for path in _vllm_api._READ:
         place, _, name = path.rpartition(".")
@@ -136,7 +136,8 @@ def test_a_configuration_that_lacks_something(vllm: object, configuration: Simpl
     assert "vllm_config.parallel_config.rank is missing" in str(raised.value)
 
 
-# A replica of a model with experts knows their number. Another one knows its own index only.
+# A replica of a model with experts knows the number of replicas. Other replicas know only their own
+# index.
 @pytest.mark.parametrize(("size", "index"), [(2, 0), (2, 1), (1, 1)])
 def test_replicas_are_refused(
     vllm: object, configuration: SimpleNamespace, size: int, index: int

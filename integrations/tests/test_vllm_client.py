@@ -1,5 +1,5 @@
-"""The client with which trainers bring servers of vLLM to versions, by the calls of vLLM's own
-interface, and what becomes of an update over another client with this interface. Without vLLM."""
+"""The client with which trainers update servers of vLLM, by the calls of vLLM's own interface, and
+updates over another client with this interface. Without vLLM."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def versions(tmp_path: Path) -> list[dc.reports.PublishReport]:
 
 
 def begun(servers: list[StandIn], **settings: Any) -> DeltachainWeightSyncClient:
-    """A client that has given its servers their settings."""
+    """Makes a client that has sent its servers their settings."""
     client = DeltachainWeightSyncClient([one.url for one in servers], timeout=60, **settings)
     client.init_weight_transfer_engine({"host_copy": "/dev/shm/run7"})
     for one in servers:
@@ -145,7 +145,7 @@ def test_a_server_that_dies_between_start_and_finish(
         client.update_weights({"version": 1, "digest": versions[1].digest})
         with pytest.raises(dc.IoError, match="/update_weights") as raised:
             client.finish_weight_update()
-        # Nobody knows what it holds.
+        # The version of the dead server is unknown.
         assert any("stays paused" in note for note in raised.value.__notes__)
         assert all(serves(one, versions[1]) for one in servers)
         with pytest.raises(dc.IoError, match="/collective_rpc"):
@@ -175,7 +175,7 @@ def test_a_trainer_that_was_killed_and_starts_again(
         killed.start_weight_update()
         if received:
             killed.update_weights({"version": 0, "digest": versions[0].digest})
-        # Nobody sees it again, and its lease ends.
+        # The killed client's lease expires.
         for one in servers:
             assert one.is_open and one.is_paused
             one.owner = None
@@ -214,13 +214,13 @@ def test_an_update_before_the_servers_were_resumed(
         lambda: client.update_weights({"version": 1, "digest": ""}),
         client.finish_weight_update,
     ):
-        with pytest.raises(dc.UsageError, match="no update has been started"):
+        with pytest.raises(dc.UsageError, match="no update was started"):
             call()
     assert all(one.is_paused for one in servers)
     servers[0].fails_once = {STATE}
     with pytest.raises(dc.IoError, match="the engine says why") as raised:
         send(client, versions[1])
-    # It was brought to the version before, so it goes on.
+    # The server still has the previous version, and resumes with it.
     assert raised.value.file == servers[0].url and not hasattr(raised.value, "__notes__")
     assert serves(servers[0], versions[0])
     assert all(serves(one, versions[1]) for one in servers[1:])
@@ -267,7 +267,7 @@ def test_calls_in_another_order_are_refused(
     with pytest.raises(dc.UsageError, match="update_weights"):
         client.finish_weight_update()
     for call in (lambda: client.update_weights(told), client.finish_weight_update):
-        with pytest.raises(dc.UsageError, match="no update has been started"):
+        with pytest.raises(dc.UsageError, match="no update was started"):
             call()
     assert [one.taken() for one in servers] == [[], [], []]
     client.start_weight_update()
@@ -278,7 +278,7 @@ def test_calls_in_another_order_are_refused(
     for wrong in ({}, {"version": 0}, {"version": "0", "digest": ""}, [told]):
         with pytest.raises(dc.UsageError, match="a version and its digest"):
             client.update_weights(wrong)
-    # They were resumed by the first of them.
+    # The first of these calls resumed the servers.
     assert [(one.is_paused, one.is_open) for one in servers] == [(False, False)] * 3
     client.close()
 
@@ -299,7 +299,7 @@ def test_settings_that_are_wrong(settings: dict[str, Any], text: str) -> None:
 
 
 class Plain:
-    """A client as vLLM has it: four calls, one server, no answers."""
+    """A client like vLLM's own: four calls, one server, no answers."""
 
     def __init__(self, server: StandIn) -> None:
         self.url = server.url
@@ -331,7 +331,7 @@ def test_another_client_is_left_without_an_open_update(
     server, *_ = servers
     client = Plain(server)
     client.init_weight_transfer_engine({})
-    # As a trainer leaves it that is killed.
+    # A killed trainer leaves the update open like this.
     client.start_weight_update()
     end_update(client)
     server.fails_once, server.tears = ({path} if path else set()), False
@@ -340,7 +340,7 @@ def test_another_client_is_left_without_an_open_update(
             send(client, versions[0])
     assert not server.is_open
     send(client, versions[1])
-    # Its caller pauses and resumes.
+    # The caller of this client pauses and resumes the server.
     assert serves(server, versions[1])
     end_update(client)
     assert serves(server, versions[1])

@@ -1,5 +1,5 @@
-"""A trainer in vLLM's words, with servers that stand for vLLM's and modules that stand for its own.
-With the real ones: `upstream/vllm/tests`."""
+"""A trainer in vLLM's words, with stand-ins for vLLM's servers and modules. `upstream/vllm/tests`
+uses the real ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Factory:
 
 
 class Source:
-    """The weights of a step, which changes."""
+    """The weights of a step. The test changes the step."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -60,7 +60,7 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    """What stands for vLLM."""
+    """Modules that stand in for vLLM's."""
     package = "vllm.distributed.weight_transfer"
     made = {
         name: ModuleType(name) for name in ("vllm", "vllm.distributed", package, f"{package}.base")
@@ -78,7 +78,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     sys.modules.pop("deltachain_integrations._vllm_trainer", None)
     yield made
-    # It is made of these classes.
+    # The module is built on these classes.
     sys.modules.pop("deltachain_integrations._vllm_trainer", None)
 
 

@@ -1,5 +1,5 @@
-"""What followers ask of vLLM's workers, without vLLM: whether weights were changed, and who brings
-versions."""
+"""Requests of followers to vLLM's workers, without vLLM: whether weights were changed, and which
+follower updates the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def model() -> Any:
         torch.nn.Embedding(7, 5),
     ]
     made = torch.nn.Sequential(*layers)
-    # Others that engines have: bytes, a view of another one, one that was packed away.
+    # Other parameters as in engines: bytes, a view of another parameter, and one that was packed
+    # away.
     made.register_parameter(
         "bytes", torch.nn.Parameter(torch.arange(70000).to(torch.uint8), requires_grad=False)
     )
@@ -54,12 +55,12 @@ def swapped(weight: Any) -> Any:
 
 def test_views_of_memory_that_no_parameter_has_are_named() -> None:
     made = model()
-    # As mixers of state-space models keep it: a buffer, and an attribute.
+    # Mixers of state-space models keep such views: a buffer, and an attribute.
     made[1].register_buffer("kept", made[1].weight.view(-1), persistent=False)
     made[2].other = made[2].weight[1:]
     made[2].constant = torch.arange(4)[1:]
     assert _engine_weights.stranded(made) == []
-    # Written where it is, as a reload does.
+    # Written in place, as by a reload.
     made[1].weight.data.mul_(2)
     assert _engine_weights.stranded(made) == []
     made[1].weight = torch.nn.Parameter(made[1].weight.data.clone())
@@ -116,7 +117,7 @@ def test_the_same_weights_in_another_order_fit() -> None:
 
 @pytest.fixture(params=["library", "device"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads and writes the tensors: the library, or torch, as on a device."""
+    """Whether the library reads and writes the tensors, or torch, as on a device."""
     name: str = request.param
     if name == "device":
         monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
@@ -124,8 +125,8 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def places(made: Any) -> dict[str, Any]:
-    """Where the tensors of a chain are: lanes of one, two and four bytes, in rows, as rows and
-    columns of others."""
+    """The places of a chain's tensors: lanes of one, two and four bytes, contiguous, and as rows
+    and columns of others."""
     weight = made[0].weight.data
     return {
         "left": weight[:, :100],
@@ -138,15 +139,15 @@ def places(made: Any) -> dict[str, Any]:
             dc.Part(made.halves.data[4:], slice(0, 4)),
             dc.Part(made.halves.data[:4], slice(4, 8)),
         ],
-        # A storage of which the sums are two.
+        # A storage of two pieces, each with sums of its own.
         "long": made.long.data.view(-1, 5).t(),
-        # No parameter: its sums are none of the model's.
+        # Not a parameter, so the model's sums do not include it.
         "buffer": made.buffer,
     }
 
 
 def whole(given: Any) -> Any:
-    """A copy of what the chain has of it."""
+    """A copy of a tensor as the chain has it."""
     return (
         torch.cat([part.tensor for part in given])
         if isinstance(given, list)
@@ -165,7 +166,7 @@ def followed(made: Any) -> Any:
 
 
 def published(folder: Path, made: Any, versions: int) -> str:
-    """A chain of what the model has, of which lanes all over change with each version."""
+    """Publishes the model's tensors as a chain. Lanes everywhere change with each version."""
     state = {name: whole(given) for name, given in places(made).items()}
     with dc.Publisher(folder / "chain", profile="local") as publisher:
         for version in range(versions):
@@ -181,7 +182,7 @@ def published(folder: Path, made: Any, versions: int) -> str:
 
 
 def loader_of(made: Any) -> Callable[[Callable[[], Iterator[tuple[str, Any]]]], dict[str, Any]]:
-    """As an engine loads its model."""
+    """Returns a loader, as an engine has one."""
 
     def load(given: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
         own = places(made)
@@ -195,8 +196,8 @@ def loader_of(made: Any) -> Callable[[Callable[[], Iterator[tuple[str, Any]]]], 
 
 
 def test_sums_follow_changes(tmp_path: Path, by: str) -> None:
-    """Those of what is written, in what order ever the storages lie, are those of the model
-    afterwards."""
+    """The sums after a version's changes are those of the model after the write, in whatever order
+    the storages lie in memory."""
     made = followed(model())
     url = published(tmp_path, made, 4)
     follower = EngineInPlace(url, loader_of(made), None, lambda own: own, lambda own: own.number)
@@ -212,13 +213,13 @@ def test_sums_follow_changes(tmp_path: Path, by: str) -> None:
             follower.taken(taken)
             if version:
                 assert after.fits(made) and not before.fits(made)
-                # Of the storage that is more than 16 MiB both, of others one.
+                # The storage of more than 16 MiB changes in both pieces.
                 assert changes is not None
                 pieces = [
                     piece for address, piece, *_ in changes if address == made.long.data_ptr()
                 ]
                 assert sorted(set(pieces)) == [0, 1]
-                # A single bit of what was not told would be missed.
+                # A changed bit outside the reported changes does not go unnoticed.
                 made.bytes.data[4711] ^= 1
                 assert not after.fits(made)
                 made.bytes.data[4711] ^= 1
@@ -274,7 +275,7 @@ def test_one_follower_brings_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     lease = Lease()
-    # Nobody has it, and who asks for no time does not take it.
+    # The lease is free, and a request for 0 seconds does not take it.
     assert (
         lease.held_by_other("a") is None
         and lease.ask("a", 0.0) is None
@@ -284,7 +285,7 @@ def test_one_follower_brings_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lease.held_by_other("a") is None and lease.held_by_other(None) == ("a", 90.0)
     now += 80
     assert lease.ask("b", 90.0) == ("a", 10.0) and lease.held_by_other("b") == ("a", 10.0)
-    # An update of another one does not renew it, its own does.
+    # An update of another follower does not renew the lease; one of the same follower does.
     lease.renew("b")
     lease.renew(None)
     assert lease.held_by_other("b") == ("a", 10.0)
@@ -292,7 +293,7 @@ def test_one_follower_brings_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lease.held_by_other("b") == ("a", 90.0)
     now += 90
     assert lease.ask("b", 90.0) is None and lease.ask("a", 90.0) == ("b", 90.0)
-    # Only its own.
+    # A follower releases only its own lease.
     lease.ask("a", 0.0)
     assert lease.held_by_other("a") == ("b", 90.0)
     lease.ask("b", 0.0)
@@ -310,7 +311,7 @@ def test_workers_are_asked_with_texts_and_an_open_update_is_ended() -> None:
             return {"follower": follower, "lease": lease}
 
         def update_weights(self, update_info: dict[str, Any]) -> None:
-            """As in vLLM."""
+            """Does the same as vLLM's."""
             if not self.is_open:
                 raise RuntimeError("start_weight_update must be called before update_weights")
             self.is_open = False

@@ -1,5 +1,5 @@
-"""What TRL calls to bring weights to servers, without TRL: whom it waits for, and what becomes of
-errors."""
+"""The calls of TRL that update servers, without TRL: what they wait for, and how errors are
+raised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def other() -> Iterator[StandIn]:
 
 Pause = Literal["keep", "wait", "abort"]
 
-# What it is asked after that has failed.
+# Requests to a server after one of these has failed.
 RECOVERY = [
     "/collective_rpc deltachain_end_update",
     "/collective_rpc deltachain_state",
@@ -43,7 +43,7 @@ RECOVERY = [
 
 
 def sync(transfer: WeightTransfer, step: int) -> None:
-    """As TRL does it."""
+    """Makes the calls of TRL for one sync."""
     transfer.pause()
     transfer.send_weights(iter(tensors(step).items()))
     transfer.resume()
@@ -66,7 +66,7 @@ def test_training_goes_on_while_the_store_stands_still(tmp_path: Path) -> None:
         store.stall = 3600
         transfer = WeightTransfer(store.chain())
         sync(transfer, 0)
-        # The sync has ended, and the first upload has not.
+        # The sync has ended before the first upload.
         assert store.stands.wait(60)
         assert not [name for name in store.objects if "/commits/" in name]
         store.stall = 0
@@ -77,7 +77,7 @@ def test_training_goes_on_while_the_store_stands_still(tmp_path: Path) -> None:
 
 
 def broken(url: Path) -> None:
-    """Makes the chain a place where nothing can be stored."""
+    """Makes the store fail all uploads."""
     (url / "files").rename(url / "files elsewhere")
     (url / "files").write_text("not a directory")
 
@@ -92,12 +92,12 @@ def test_a_store_that_fails_is_an_error_of_the_next_sync_and_of_the_end(tmp_path
     sync(transfer, 1)
     with pytest.raises(dc.Error, match="files"):
         sync(transfer, 2)
-    # It was raised, and the step after it is tried anew.
+    # The error was raised, and the next step is published again.
     sync(transfer, 3)
     with pytest.raises(dc.Error, match="files"):
         transfer.destroy()
     assert transfer.last is not None and transfer.last.version == 0
-    # The store is there again, and so is the chain.
+    # The store works again.
     (url / "files").unlink()
     (url / "files elsewhere").rename(url / "files")
     sync(transfer, 4)
@@ -112,7 +112,7 @@ def test_a_run_that_is_started_again_goes_on_with_the_chain(tmp_path: Path) -> N
         transfer.init_weight_transfer()
         sync(transfer, step)
         transfer.destroy()
-        # A few lanes, not a whole model again.
+        # The update has a few lanes, and is not a whole model again.
         assert transfer.last is not None and (transfer.last.changed < 20) == (step > 0)
         assert_version(url, step, step)
 
@@ -176,7 +176,8 @@ def test_servers_are_paused_when_the_version_is_there(
     )
     transfer.init_weight_transfer()
     for one in both:
-        # Not the chain: servers open only that of their own configuration.
+        # The settings do not include the chain: servers open only the chain of their own
+        # configuration.
         told = {"init_info": {"mode": "sparse"}}
         (state, call), *rest = one.taken()
         assert (state, call["kwargs"]["lease"]) == ("/collective_rpc deltachain_state", "90")
@@ -206,7 +207,7 @@ def test_servers_are_paused_when_the_version_is_there(
             assert (one.version, one.holds, one.is_paused) == (name, (step, digest), True)
         transfer.resume()
         assert [one.taken() for one in both] == [[("/resume", {})]] * 2
-    # They stood still when there was something to take, and not before.
+    # The servers were paused when a version was ready, and not before.
     assert paused_at == [0, 1]
     transfer.destroy()
     assert_version(url, None, 1)
@@ -260,8 +261,9 @@ def test_what_follows_from_a_request_that_fails(
         sync(transfer, 1)
     assert raised.value.file == server.url
     assert path.split("?")[0].split()[0] in str(raised.value)
-    # What it holds is asked of it once it was to change, and it says so itself. After a finish that
-    # failed, that is the new version. One that is not told to go on stays paused.
+    # After a request that could have changed the server, the client asks for its state, which the
+    # server reports. After a failed finish, the server has the new version. A server whose resume
+    # failed stays paused.
     calls = [READY, *UPDATE, "/resume"]
     recovery = RECOVERY if path in UPDATE[2:] else []
     is_loaded, is_paused = path in ("/finish_weight_update", "/resume"), path == "/resume"
@@ -298,7 +300,7 @@ def test_a_server_that_may_hold_two_versions_stays_paused(
     assert any("stays paused" in note for note in raised.value.__notes__)
     assert (server.is_paused, server.version) == (True, "changing")
     assert (other.is_paused, other.version[:2]) == (False, "1@")
-    # It is well again, and the next update brings it back.
+    # The server works again, and the next update includes it.
     server.fails, server.seen = set(), lambda call: None
     sync(transfer, 2)
     assert (server.is_paused, server.version) == (False, other.version)
@@ -315,7 +317,7 @@ def test_a_server_that_cannot_be_paused_is_not_touched(
     server.fails, other.fails = {"/pause?mode=keep"}, {"/pause?mode=keep"}
     with pytest.raises(dc.IoError, match="/pause: refused") as raised:
         sync(transfer, 0)
-    # The error of one, and what the other said.
+    # The error of one server, with a note for the other.
     told = (str(raised.value), *raised.value.__notes__)
     assert [sum(one.url in text for text in told) for one in (server, other)] == [1, 1]
     assert [(one.version, one.holds, one.is_paused) for one in (server, other)] == [
@@ -327,7 +329,7 @@ def test_a_server_that_cannot_be_paused_is_not_touched(
 def test_an_update_that_a_killed_trainer_left_open_is_ended(
     tmp_path: Path, server: StandIn
 ) -> None:
-    # Before the version came, and after it.
+    # Before and after the version was received.
     for received in (False, True):
         server.restart()
         server.is_open, server.is_paused, server.version = True, True, "changing"
@@ -348,7 +350,8 @@ def test_a_request_is_repeated_when_its_connection_breaks(tmp_path: Path, server
     server.breaks = {"/pause?mode=keep", "/resume", "/update_weight_version", "/weight_info"}
     sync(transfer, 0)
     assert (server.is_paused, server.version[:2], server.breaks) == (False, "0@", set())
-    # Not those that may have been done: the workers are asked what came of them.
+    # Requests that may have been executed are not repeated: the client asks the workers for their
+    # state.
     server.breaks = {"/update_weights"}
     with pytest.raises(dc.IoError, match="asking the server for /update_weights"):
         sync(transfer, 1)
@@ -365,7 +368,7 @@ def test_a_server_that_another_process_brings_versions_is_left_alone(
     with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7, updates it") as raised:
         transfer.init_weight_transfer()
     assert raised.value.retryable
-    # It was killed, and is not seen again.
+    # The other owner was killed, so its lease expires.
     server.owner_asks = 1
     sync(transfer, 0)
     server.owner_asks = None
@@ -410,7 +413,7 @@ def test_a_server_that_was_started_again_is_told_of_the_chain_again(
 def test_a_server_that_is_not_there_is_an_error_before_training_begins(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    # Nobody listens any more.
+    # The port is closed.
     transfer = WeightTransfer(
         tmp_path / "chain", wait="applied", servers=[f"http://127.0.0.1:{port}"], timeout=0.01
     )

@@ -1,6 +1,6 @@
-"""verl's own manager and rollout workers, in processes of Ray on this machine, without an engine
-behind them: `verl_manager.py FOLDER`. What each rollout worker was given is compared with what was
-sent, bit for bit."""
+"""verl's own manager and rollout workers, in Ray processes on this machine, without an engine
+behind them: `verl_manager.py FOLDER`. The tensors of each rollout worker are compared with the ones
+that were sent, bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS = 3
 
 
 def weights(step: int) -> dict[str, torch.Tensor]:
-    """A few tensors, of which one changes in a few places with each step."""
+    """A few tensors. One of them changes in a few places with each step."""
     generator = torch.Generator().manual_seed(1)
     tensors = {
         f"{layer}.weight": torch.randn(64, 64, generator=generator).bfloat16() for layer in range(4)
@@ -37,7 +37,7 @@ def weights(step: int) -> dict[str, torch.Tensor]:
 
 
 class Trainer(Worker):
-    """As verl's own: `ActorRolloutRefWorker`, which needs a GPU."""
+    """A trainer like verl's own `ActorRolloutRefWorker`, which needs a GPU."""
 
     def __init__(self, config: CheckpointEngineConfig) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Trainer(Worker):
 
 
 class Adapter:
-    """Stands for an engine: keeps what it is given."""
+    """Stands in for an engine: keeps the tensors that it gets."""
 
     async def update_weights(self, given: Any, wire_format: str, **_: Any) -> None:
         assert wire_format == "named_tensors"
@@ -75,7 +75,7 @@ class Rollout(CheckpointEngineWorker):
 
 
 class Replica:
-    """Stands for a server that has these workers."""
+    """Stands in for a server that has these workers."""
 
     def __init__(self, workers: Any) -> None:
         self.workers = workers

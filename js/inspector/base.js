@@ -4,7 +4,7 @@ import { stateOf } from '../src/state.js';
 import { blobSource } from '../src/sources.js';
 
 /**
- * The state that files hold together.
+ * Returns the state that several files form together.
  * @param {File[]} files
  * @returns {Promise<import('../src/state.js').State & { metadata: Record<string, string> | null }>}
  */
@@ -38,7 +38,7 @@ export function fileWriter(link, base) {
   let tensors = [];
   return {
     begin(all) {
-      // The order in which the tool writes: wide dtypes first, then names.
+      // The order of the tool: wide dtypes first, then names.
       tensors = [...all].sort((a, b) => b.dtype.code - a.dtype.code);
       // The layout has been checked by now.
       const { files } = layoutOf(link) ?? { files: [base] };
@@ -49,13 +49,13 @@ export function fileWriter(link, base) {
     write({ name }, _, bytes) {
       parts.get(name).push(new Blob([bytes]));
     },
-    /** Once the apply has returned. */
+    /** Call this once the apply has returned. */
     file: () => new Blob([safetensorsHeader(tensors, metadata), ...tensors.flatMap(({ name }) => parts.get(name))]),
   };
 }
 
 /**
- * How a link says that its target is spread over files; null if it does not say it.
+ * Returns the files of the target if the link states a layout; null if it does not.
  * @param {import('../src/link.js').Link} link
  * @returns {{ files: { metadata: Record<string, string> | null }[] } | null}
  */
@@ -70,6 +70,6 @@ export function save(file, name) {
   link.href = URL.createObjectURL(file);
   link.download = name;
   link.click();
-  // The download has the bytes by then, or holds on to them.
+  // By then the download has the bytes, or keeps them alive.
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

@@ -19,7 +19,7 @@ const hashed = (text) => `sha256-${createHash('sha256').update(text).digest('bas
 async function page() {
   const bundle = await build({
     entryPoints: [here('page.js')], bundle: true, format: 'esm', minify: true, write: false, legalComments: 'inline',
-    // A bundle that is the same on every machine.
+    // Makes a bundle that is the same on every machine.
     absWorkingDir: here('..'),
   });
   const script = bundle.outputFiles[0].text.replaceAll('</script', '<\\/script').replaceAll('<!--', '<\\!--');
@@ -31,7 +31,7 @@ async function page() {
   return template.replace(/@([A-Z]+)@/g, (whole, key) => parts[key] ?? whole);
 }
 
-/** Files of a folder as elements of the page, in the order of their names. */
+/** Returns the files of a folder as elements of the page, ordered by name. */
 async function data(folder) {
   const entries = await readdir(folder, { recursive: true, withFileTypes: true });
   const paths = entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath ?? entry.path, entry.name));

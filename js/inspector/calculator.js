@@ -1,8 +1,8 @@
-/** What a version costs: the arithmetic of docs/scaling.md, with its measured constants. */
+/** Computes what a version costs: the arithmetic of docs/scaling.md, with its measured constants. */
 import { at, make } from './dom.js';
 import { seconds, size, times } from './words.js';
 
-/** A link to a BF16 model in which 1 % changed, as a share of the model. */
+/** Size of a link to a BF16 model in which 1 % changed, as a share of the model. */
 const LINK_AT_ONE_PERCENT = 0.0041;
 /** Bytes of the model per second and core: docs/benchmarks.md, with digests of base and result. */
 const DIFF = 1.65e9;
@@ -12,7 +12,10 @@ const CORES = 16;
 const MEMORY = 200e9;
 const TRAFFIC = 3;
 
-/** Bits for the place and the size of the changes, of each element: their entropy, if 1 in 20 moves by more than 1 step. */
+/**
+ * Returns the bits per element for the places and sizes of changes: their entropy, if 1 in 20 changes by more than 1
+ * step.
+ */
 function bitsPerElement(share) {
   if (share <= 0) return 0;
   const entropy = (p) => (p <= 0 || p >= 1 ? 0 : -p * Math.log2(p) - (1 - p) * Math.log2(1 - p));
@@ -27,7 +30,7 @@ function bitsPerElement(share) {
  */
 export function costOf({ parameters, bytesEach, share, line, hosts }) {
   const model = parameters * bytesEach;
-  // The measurement is of BF16. The bits depend on how many elements change, not on how wide they are.
+  // The measurement is for BF16. The bits depend on how many elements change, not on their width.
   const atOne = (LINK_AT_ONE_PERCENT * 16) / bitsPerElement(0.01);
   const link = Math.min(model, (parameters * bitsPerElement(share) * atOne) / 8);
   const bytesPerSecond = line / 8;

@@ -1,24 +1,25 @@
-/** What the chain's documents say, in the form that the view wants. */
+/** The content of the chain's documents, in the form that the view needs. */
 import { blake3Hex, openChain, parseDocument, DeltachainError } from '../src/index.js';
 import { commitName, routesName } from '../src/plan.js';
 import { Notes, keysOf } from '../src/signatures.js';
 
-/** Requests at one time. */
+/** Maximum number of simultaneous requests. */
 const TOGETHER = 8;
 
 /**
- * A version: its commit, the routes in force, and the documents that say so.
+ * A version: its commit, the routes in force, and the documents with these.
  * @typedef {object} Version
  * @property {number} version
  * @property {import('../src/documents.js').Commit} commit
  * @property {string} digest of the commit's bytes
  * @property {import('../src/documents.js').Route[]} routes
  * @property {{ name: string, text: string }[]} documents
- * @property {import('../src/signatures.js').Note[]} notes on the commit, well-formed, that are listed and named by their digest
- * @property {import('../src/signatures.js').Key[]} signers those of the keys that were given last that have signed it
+ * @property {import('../src/signatures.js').Note[]} notes well-formed notes on the commit that are listed and
+ *   named by their digest
+ * @property {import('../src/signatures.js').Key[]} signers keys, of those given last, that have signed it
  */
 
-/** A chain, read as far as it was asked for. */
+/** A chain, read as far as needed. */
 export class ChainData {
   /** @type {Map<number, Version>} */
   versions = new Map();
@@ -51,7 +52,7 @@ export class ChainData {
     }
   }
 
-  /** Reads the versions from `first` to `last` that are not known yet. Old ones may be gone. */
+  /** Reads the versions from `first` to `last` that are not known yet. Old versions may be missing. */
   async load(first, last) {
     const wanted = [];
     for (let version = last; version >= first; version--) if (!this.versions.has(version)) wanted.push(version);
@@ -75,7 +76,7 @@ export class ChainData {
       try {
         ({ routes } = parseDocument('routes', own));
       } catch (error) {
-        // A reader passes over such a document, and takes the commit's routes.
+        // A reader skips such a document, and uses the commit's routes.
         if (!(error instanceof DeltachainError)) throw error;
       }
     }
@@ -90,12 +91,12 @@ export class ChainData {
     for (const one of this.known) one.signers = await this.#notes.signers(one.version, one.digest, own, own.length);
   }
 
-  /** Versions that were read, ascending. */
+  /** The versions that were read, ascending. */
   get known() {
     return [...this.versions.values()].sort((a, b) => a.version - b.version);
   }
 
-  /** The route from the version right before, or else the shortest one. @param {Version} version */
+  /** Returns the route from the previous version, or else the shortest one. @param {Version} version */
   mainRoute({ version, routes }) {
     return routes.find((route) => route.from === version - 1) ?? routes[0];
   }
@@ -112,7 +113,10 @@ export class ChainData {
     return this.chain.plan({ version, held: record, trust });
   }
 
-  /** Changed and all elements of the tensors that a route touches. @param {import('../src/documents.js').Route} route */
+  /**
+   * Counts changed elements and all elements of the tensors that a route touches.
+   * @param {import('../src/documents.js').Route} route
+   */
   async countChanged(route) {
     let [coded, lanes] = [0, 0];
     for (const { digest } of route.files) {

@@ -6,9 +6,9 @@ import { showLink } from './link-view.js';
 import { showTrust, showsSigners, signersOfVersion, startTrust, trusted, trustedKeys } from './trust.js';
 import { counted, grouped, percent, size } from './words.js';
 
-/** Versions that are read at first, and with each press of "earlier". */
+/** Number of versions that are read at first, and with each press of "earlier". */
 const VERSIONS = 32;
-/** Links that are read without asking, to count what changes, in bytes. */
+/** Maximum size of a link that is read without a request of the user, to count changes, in bytes. */
 const UNASKED = 2 ** 22;
 
 /** @type {ChainData | null} */
@@ -19,7 +19,7 @@ let first = 0;
 let shares = new Map();
 let selected = { version: -1, shard: 0, from: /** @type {number | null} */ (null) };
 let remember = (_) => {};
-/** Whether a base may be built without asking. */
+/** True if a base may be built without a request of the user. */
 let local = false;
 
 /**
@@ -71,7 +71,7 @@ function showAll() {
   showDocuments();
 }
 
-/** Files beside the weights of the newest version; their names may have folders. */
+/** Shows the files beside the weights of the newest version; their names may have folders. */
 function showAssets() {
   const { assets } = current.versions.get(current.head).commit;
   const rows = assets.map(({ name, size: bytes, digest }) => [name, size(bytes), copyable(digest.slice(0, 12), 'the beginning of the digest')]);
@@ -119,7 +119,7 @@ function showCharts() {
       snapshot: route.from === null,
     };
   });
-  // A snapshot would make all else invisible.
+  // A snapshot would make all other columns invisible.
   const steps = items.filter((item) => !item.snapshot);
   const snapshots = items.filter((item) => item.snapshot).map((item) => `version ${item.label} (${item.shown})`).join(', ');
   const drawn = make('section', {}, make('h4', { text: 'Bytes of each step' }),
@@ -254,7 +254,7 @@ async function loadEarlier() {
   }
 }
 
-/** @param {(wish: Record<string, string | undefined>) => void} changed told what belongs into the page's address */
+/** @param {(wish: Record<string, string | undefined>) => void} changed called with the parts of the page's address */
 export function startChainView(changed) {
   remember = changed;
   at('holds').addEventListener('change', plan);

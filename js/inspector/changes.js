@@ -1,10 +1,13 @@
-/** Where a link changes a tensor, and by how much: what the heat map and the histogram show. */
+/** Where a link changes a tensor, and by how much: the data of the heat map and the histogram. */
 import { lanesOf } from '../src/segment.js';
 
-/** Fewest and most bins of the heat map, down and across; fewer where little changes, so that a bin has some changes. */
+/**
+ * Minimum and maximum number of bins of the heat map, down and across; fewer where little changes, so that each bin has
+ * some changes.
+ */
 const FEWEST = 32;
 const MOST = 160;
-/** Most bins of a tensor that is one row. */
+/** Maximum number of bins of a tensor that has one row. */
 const MOST_OF_ROW = 400;
 
 /**
@@ -19,11 +22,11 @@ const MOST_OF_ROW = 400;
 
 /**
  * @typedef {object} Changes
- * @property {Grid | null} grid null if the places depend on a base that is not there
- * @property {Map<string, number> | null} steps lanes by how far they move, in steps of the number format; null if only the
- *   base can tell. Keys are those of `BINS`
- * @property {number} changed lanes that differ from the base, or that are coded, where this is not known
- * @property {boolean} exact whether `changed` leaves out what is coded, but stays as it was
+ * @property {Grid | null} grid null if the places depend on a missing base
+ * @property {Map<string, number> | null} steps number of lanes by distance, in steps of the number format; null if only
+ *   the base shows it. Keys are those of `BINS`
+ * @property {number} changed number of lanes that differ from the base, or of coded lanes if that is not known
+ * @property {boolean} exact whether `changed` leaves out lanes that are coded but do not change
  */
 
 /** @param {import('../src/link-index.js').Written} tensor @param {number} coded @returns {Grid} */
@@ -88,14 +91,14 @@ function count(result, coded, old, patch) {
   }
 }
 
-/** A lane as a signed number of its width. */
+/** Returns a lane as a signed number of its width. */
 function signed(value, { laneBytes }) {
   if (laneBytes === 8) return Number(BigInt.asIntN(64, value));
   const unused = 32 - 8 * laneBytes;
   return (value << unused) >> unused;
 }
 
-/** How many values of the format lie between two: SPEC section 8.3. */
+/** Returns how many values of the format lie between two: SPEC section 8.3. */
 function difference(value, old, dtype) {
   if (dtype.laneBytes === 8) {
     const key = (u) => (dtype.signMagnitude && u >> 63n ? u ^ (2n ** 63n - 1n) : u);
@@ -106,14 +109,14 @@ function difference(value, old, dtype) {
   return signed(key(value) - key(old), dtype);
 }
 
-/** Bins that are farther from 0 than this are one. */
+/** Exponent of the last bin, which has all larger steps. */
 const FARTHEST = 10;
 
 /** Names of the bins, from far below to far above. */
 export const BINS = Array.from({ length: FARTHEST + 1 }, (_, i) => i).flatMap((i) => [nameOf(-1, i), nameOf(1, i)])
   .sort((a, b) => placeOf(a) - placeOf(b));
 
-/** Bins of powers of two: 1, 2, 3 to 4, 5 to 8, and so on. */
+/** Returns the bin of a step. Bins are powers of two: 1, 2, 3 to 4, 5 to 8, and so on. */
 function binOf(step) {
   const far = Math.abs(step);
   return nameOf(Math.sign(step), far === 1 ? 0 : Math.min(FARTHEST, Math.ceil(Math.log2(far))));
@@ -132,19 +135,19 @@ function placeOf(name) {
   return (name.includes('−') ? -1 : 1) * (Number(far) + past);
 }
 
-/** Elements of a bin. @param {Grid} grid @param {number} y @param {number} x */
+/** Returns the number of elements of a bin. @param {Grid} grid @param {number} y @param {number} x */
 export function binArea(grid, y, x) {
   const [top, bottom] = span(grid.rows, grid.down, y);
   const [left, right] = span(grid.columns, grid.across, x);
   return (bottom - top) * (right - left);
 }
 
-/** First row or column of a bin, and the one after its last. */
+/** Returns the first row or column of a bin, and the one after its last. */
 export function span(count, bins, i) {
   return [Math.ceil((i * count) / bins), Math.ceil(((i + 1) * count) / bins)];
 }
 
-/** The rows that change most. @param {Grid} grid @param {number} most */
+/** Returns the rows that change most. @param {Grid} grid @param {number} most */
 export function topRows(grid, most) {
   const rows = Array.from({ length: grid.down }, (_, y) => {
     let changed = 0;

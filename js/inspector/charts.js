@@ -1,4 +1,4 @@
-/** Charts by hand: columns, routes between versions, and the heat map. Numbers stand in tables beside them. */
+/** Charts drawn by hand: columns, routes between versions, and the heat map. Tables beside them have the numbers. */
 import { draw, make } from './dom.js';
 import { binArea, span } from './changes.js';
 import { grouped, percent } from './words.js';
@@ -52,7 +52,7 @@ export function columns(items, { title, height = 150 }) {
 }
 
 /**
- * Routes between versions as arcs; from nothing they come from above. The path is drawn over them.
+ * Routes between versions as arcs; routes from nothing start above. The path is drawn over them.
  * @param {number[]} versions ascending
  * @param {{ from: number | null, to: number, chosen: boolean }[]} routes
  * @param {string} title
@@ -82,18 +82,18 @@ export function arcs(versions, routes, title) {
   });
 }
 
-/** How many shades the heat map has. */
+/** Number of shades in the heat map. */
 const SHADES = 6;
 
 /**
- * A map of where a tensor changes.
+ * A map of the places where a tensor changes.
  * @param {import('./changes.js').Grid} grid
  * @param {string} name
  */
 export function heatMap(grid, name) {
   const { down, across, counts } = grid;
   const shares = Array.from(counts, (count, i) => count / Math.max(1, binArea(grid, Math.floor(i / across), i % across)));
-  // The brightest bins are shown as the last shade, so that a single one does not darken the rest.
+  // The brightest bins all get the last shade, so that a single one does not darken the rest.
   const sorted = shares.filter((share) => share > 0).sort((a, b) => a - b);
   const top = sorted.length === 0 ? 1 : sorted[Math.floor(0.99 * (sorted.length - 1))];
   const legend = make('p', { class: 'legend' }, make('span', { text: '0' }),

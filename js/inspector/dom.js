@@ -1,4 +1,4 @@
-/** Making and finding elements. Everything that a file says becomes text, never markup. */
+/** Functions that make and find elements. Everything that comes from a file becomes text, never markup. */
 
 /** @param {string} id @returns {any} */
 export const at = (id) => document.getElementById(id);
@@ -6,7 +6,7 @@ export const at = (id) => document.getElementById(id);
 const SVG = 'http://www.w3.org/2000/svg';
 
 /**
- * An element. `class`, `text` and what begins with `on` are special, the rest are attributes.
+ * Makes an element. `class`, `text` and names that begin with `on` are special, the rest are attributes.
  * @param {string} tag
  * @param {Record<string, any>} [attributes]
  * @param {...(Node | string | null)} children
@@ -16,7 +16,7 @@ export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** As `make`, for drawings. */
+/** Same as `make`, for drawings. */
 export function draw(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -32,7 +32,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** A table. @param {string[]} heads @param {(Node | string)[][]} rows @param {string} caption */
+/** Makes a table. @param {string[]} heads @param {(Node | string)[][]} rows @param {string} caption */
 export function table(heads, rows, caption) {
   return make('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': caption },
     make('table', {},
@@ -40,7 +40,7 @@ export function table(heads, rows, caption) {
       make('tbody', {}, ...rows.map((cells) => make('tr', {}, ...cells.map((cell) => make('td', {}, cell)))))));
 }
 
-/** A text that is copied by a button beside it. @param {string} text @param {string} what */
+/** Makes a text with a button that copies it. @param {string} text @param {string} what */
 export function copyable(text, what) {
   return make('span', { class: 'digest' }, make('code', { text }), copyButton(() => text, 'Copy', what));
 }
@@ -64,7 +64,7 @@ async function copy(text) {
   }
 }
 
-/** Where the page is not a secure place, such as a plain http address. */
+/** Copies on pages that are not a secure context, such as those from a plain http address. */
 function copyBySelection(text) {
   const area = make('textarea', { class: 'hidden', 'aria-hidden': true });
   area.value = text;
@@ -75,10 +75,10 @@ function copyBySelection(text) {
   return done;
 }
 
-/** Parts of a link, by the beginning of their rules. */
+/** Parts of a link, by the prefixes of their rules. */
 const PARTS = new Map([['R-HDR', 'header'], ['R-IDX', 'index']]);
 
-/** What went wrong, with all that is known of the place. @param {any} error */
+/** Returns the text of an error, with all that is known about the place. @param {any} error */
 export function refusal(error) {
   if (error?.class === undefined) return String(error?.message ?? error);
   const { class: kind, rule, section, offset, tensor, segment } = error;
@@ -89,7 +89,7 @@ export function refusal(error) {
   return `${kind}: ${error.message}${places.length > 0 ? ` (${places.join(', ')})` : ''}`;
 }
 
-/** Says something in the line for messages. @param {string} text @param {boolean} [bad] */
+/** Shows a text in the message line. @param {string} text @param {boolean} [bad] */
 export function say(text, bad = false) {
   at('status').textContent = text;
   at('status').className = bad ? 'error' : '';

@@ -1,14 +1,14 @@
 /** Files and folders that were dropped on the page. */
 
-/** Files that a dropped folder may have: a chain of a million versions is better opened by its address. */
+/** Maximum number of files in a dropped folder: a chain of a million versions is better opened by its address. */
 const MOST = 200_000;
 
 /**
  * @param {DataTransfer} dropped
- * @returns {Promise<[string, File][]>} path, beginning with the folder's name if a folder was dropped, and file
+ * @returns {Promise<[string, File][]>} paths, which begin with the name of a dropped folder, and files
  */
 export async function entriesOf(dropped) {
-  // Ask for all of them now: they are gone after this function has waited.
+  // Get all of them now: they are lost after the first `await`.
   const items = [...dropped.items].filter((item) => item.kind === 'file').map((item) => ({
     entry: item.webkitGetAsEntry(), file: item.getAsFile(), handle: item.getAsFileSystemHandle?.().catch(() => null),
   }));
@@ -19,7 +19,7 @@ export async function entriesOf(dropped) {
       if (file !== null) found.push([file.name, file]);
       continue;
     }
-    // Chromium refuses the files of entries to pages from a disk, and other browsers lack handles.
+    // Chromium refuses the files of entries to pages from disk, and other browsers have no handles.
     const own = await handle;
     if (own) await walkHandle(own, '', found);
     else await walkEntry(entry, '', found).catch(cannot);
@@ -48,7 +48,7 @@ async function walkEntry(entry, folder, found) {
   if (entry.isFile) return add(path, await new Promise((resolve, reject) => { entry.file(resolve, reject); }), found);
   const reader = entry.createReader();
   for (;;) {
-    // It gives some at a time, and none at the end.
+    // The reader returns some entries at a time, and none at the end.
     const some = await new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
     if (some.length === 0) return undefined;
     for (const one of some) await walkEntry(one, `${path}/`, found);
@@ -56,7 +56,7 @@ async function walkEntry(entry, folder, found) {
 }
 
 /**
- * The chain among files: what lies beside the `chain.json` that is nearest to the top. Null if there is none.
+ * Finds the chain among files: the files beside the `chain.json` that is nearest to the top. Null if there is none.
  * @param {[string, File][]} files
  * @returns {{ name: string, files: [string, File][] } | null}
  */

@@ -2,7 +2,7 @@
 import { make } from './dom.js';
 import { percent } from './words.js';
 
-/** Most kinds of tensors that are shown. */
+/** Maximum number of kinds of tensors in the map. */
 const KINDS = 40;
 
 /**

@@ -1,4 +1,4 @@
-/** A link: what it is, what it changes in each tensor, its segments; check, verify, apply. */
+/** A link: facts about it, its changes to each tensor, its segments; check, verify, apply. */
 import { emptyState, open } from '../src/index.js';
 import { ensure } from '../src/errors.js';
 import { digestOfTable } from '../src/state.js';
@@ -10,43 +10,43 @@ import { closeTensor, showTensor } from './tensor-view.js';
 import { verdict } from './verdict.js';
 import { counted, grouped, percent, shapeText, size, times } from './words.js';
 
-/** Segments of a remote file that are read without asking, in bytes. */
+/** Maximum bytes of a remote file's segments that are read without a request of the user. */
 const UNASKED = 2 ** 24;
-/** Tensors whose base is built from a chain without asking, in bytes. */
+/** Maximum bytes of a tensor whose base is built from a chain without a request of the user. */
 const SMALL = 2 ** 26;
-/** Extension areas that are looked into, in bytes. */
+/** Maximum bytes of an extension area that is read. */
 const AREA = 2 ** 24;
-/** Rows that are drawn at first, and with each press of "more". */
+/** Number of rows that are drawn at first, and with each press of "more". */
 const ROWS = 200;
 const COLUMNS = [['name', 'Tensor'], ['share', 'Share'], ['coded', 'Coded'], ['lanes', 'Lanes'], ['bytes', 'Bytes'],
   ['bits_per_coded', 'Bits each'], ['operation', 'Operation'], ['dtype', 'Dtype'], ['shape', 'Shape']];
 const NUMBERS = new Set(['share', 'coded', 'lanes', 'bytes', 'bits_per_coded']);
 
 /**
- * The link on show.
+ * The link that is shown.
  * @type {null | {
  *   name: string, link: import('../src/link.js').Link, rows: any[], read: boolean,
  *   base: any, baseName: string, prepareBase: (() => Promise<any>) | null,
  * }}
  */
 let current = null;
-/** Counts what was opened, so that a slow link does not replace a later one. */
+/** Number of opened links, so that a slow link does not replace a later one. */
 let opened = 0;
 let order = { key: 'bytes', down: true };
 let drawn = ROWS;
 let work = new AbortController();
-/** What had the focus when a tensor was chosen, and gets it back. */
+/** The element that had the focus when a tensor was chosen, and that gets it back. */
 let chosenBy = null;
-/** Told what belongs into the page's address: tensor, search, order. */
+/** Called with the parts of the page's address: tensor, search, order. */
 let remember = (_) => {};
 
 /**
  * Opens a link and shows it.
  * @param {string} name
  * @param {() => Promise<import('../src/sources.js').Source>} source
- * @param {{ remote?: boolean, wish?: Record<string, string>, prepareBase?: (() => Promise<any>) | null, buildNow?: boolean, baseFiles?: File[] }} [options]
- *   `prepareBase` builds the base from a chain, and `buildNow` wants that at once, where it is small; `wish` is what an
- *   address asks for
+ * @param {{ remote?: boolean, wish?: Record<string, string>, prepareBase?: (() => Promise<any>) | null, buildNow?:
+ *   boolean, baseFiles?: File[] }} [options] `prepareBase` builds the base from a chain, and `buildNow` does so at
+ *   once, if it is small; `wish` has the choices in the page's address
  */
 export async function showLink(name, source, { remote = false, wish = {}, prepareBase = null, buildNow = false, baseFiles = [] } = {}) {
   const mine = ++opened;
@@ -78,7 +78,7 @@ export async function showLink(name, source, { remote = false, wish = {}, prepar
 
 const lengthOf = (rows) => rows.reduce((sum, row) => sum + row.byteLength, 0);
 
-/** A row of the table before any segment was read. */
+/** Makes a row of the table before any segment was read. */
 function rowOf(entry) {
   const { name, operation } = entry;
   const none = { coded: null, share: null, bytes: null, bits_per_coded: null, contexts: null, codings: [] };
@@ -87,7 +87,7 @@ function rowOf(entry) {
   return { name, operation, dtype: dtype.name, shape, lanes: byteLength / dtype.laneBytes, byteLength, ...none };
 }
 
-/** The tensor with the most bytes of changes. */
+/** Returns the tensor with the most bytes of changes. */
 function busiest() {
   const able = current.rows.filter((row) => row.coded > 0);
   return able.reduce((best, row) => (best === null || row.bytes > best.bytes ? row : best), null)?.name ?? '';
@@ -119,7 +119,10 @@ function showFacts() {
   if (header.extensionLength > 0) showExtension(link).catch((error) => say(refusal(error), true));
 }
 
-/** What the link says of dtypes that are in no table. @param {import('../src/link-index.js').TensorEntry[]} tensors */
+/**
+ * Describes the link's dtypes that are in no table.
+ * @param {import('../src/link-index.js').TensorEntry[]} tensors
+ */
 function describedDtypes(tensors) {
   const found = new Set();
   for (const entry of tensors) {
@@ -131,7 +134,7 @@ function describedDtypes(tensors) {
   return [...found];
 }
 
-/** The records of the extension area. */
+/** Shows the records of the extension area. */
 async function showExtension(link) {
   const { extensionLength } = link.header;
   const records = extensionLength <= AREA ? await link.extension() : null;
@@ -153,7 +156,7 @@ function offerReading() {
       onclick: () => readSegments(opened).then(() => selectTensor(busiest(), false), (error) => say(refusal(error), true)) })));
 }
 
-/** Reads all segments once, and shows the facts that need this. */
+/** Reads all segments once, and shows the facts that need them. */
 async function readSegments(mine) {
   const shown = current;
   const found = await withProgress('Reading', (options) => shown.link.inspect({ ...options, segments: true }));
@@ -186,7 +189,7 @@ function showTiles(found) {
 /** @param {any[]} details */
 function showSegments(details) {
   if (details.length === 0) return;
-  // A column for each segment, or for each run of them, where they are many.
+  // A column for each segment, or for each run of several, if there are many.
   const step = Math.ceil(details.length / 60);
   const items = [];
   for (let i = 0; i < details.length; i += step) {
@@ -246,7 +249,7 @@ function cell(row, key, most) {
   return make('td', { 'data-key': key, class: 'number barred', text }, bar);
 }
 
-/** @param {string} name @param {boolean} scroll whether the user chose it, and wants to go there */
+/** @param {string} name @param {boolean} scroll whether to scroll there, because the user chose it */
 function selectTensor(name, scroll) {
   const row = current?.rows.find((one) => one.name === name);
   if (row === undefined) return;
@@ -267,7 +270,7 @@ function showBase() {
   at('base-files').closest('label').hidden = link.isSnapshot;
 }
 
-/** Takes the files of a base that were dropped or chosen. @param {File[]} files */
+/** Sets the base to files that were dropped or chosen. @param {File[]} files */
 export async function takeBase(files) {
   if (current === null) {
     say('This is a base. Open the link first, then drop its base.', true);
@@ -276,7 +279,7 @@ export async function takeBase(files) {
   const shown = current;
   await task('Reading the base', async (options) => {
     const base = await baseOf(files);
-    // A map made with another base would be wrong, and nobody could see it.
+    // A map made with another base would be wrong, without a sign of it.
     const digest = digestOfTable(await base.table(options));
     ensure(digest === shown.link.header.base, 'R-APP-01', `the link belongs to ${shown.link.header.base}, this base is ${digest}`);
     if (current === shown) useBase(base, `${files.map((file) => file.name).join(', ')}: its digest is right`);
@@ -299,7 +302,7 @@ async function buildBase() {
   });
 }
 
-/** Runs long work with the progress bar and the button that ends it. */
+/** Runs long work with the progress bar and a button that ends it. */
 async function withProgress(label, job) {
   work.abort();
   const own = new AbortController();
@@ -316,7 +319,7 @@ async function withProgress(label, job) {
   }
 }
 
-/** Work that a button began: its result is shown below the buttons. */
+/** Runs work that a button started, and shows its result below the buttons. */
 async function task(label, job) {
   const shown = current;
   result('');
@@ -355,7 +358,7 @@ const apply = () => task('Applying', async (options) => {
   return `Applied, verified and saved: ${size(file.size)}.${spread}`;
 });
 
-/** @param {(wish: Record<string, string>) => void} changed told what belongs into the page's address */
+/** @param {(wish: Record<string, string>) => void} changed called with the parts of the page's address */
 export function startLinkView(changed) {
   remember = changed;
   for (const [key, title] of COLUMNS) {
@@ -393,7 +396,7 @@ export function startLinkView(changed) {
   at('permalink').append(copyButton(() => location.href, 'Copy the address of this view'));
 }
 
-/** Closes what is on show, when something else was opened. */
+/** Closes the shown link, when something else is opened. */
 export function closeLink() {
   opened += 1;
   work.abort();

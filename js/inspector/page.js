@@ -1,4 +1,4 @@
-/** The page: opens and shows what was embedded, dropped, chosen or named by an address. */
+/** The page: opens and shows files that are embedded, dropped, chosen or named by an address. */
 import { blobSource, filesStore, httpSource, httpStore } from '../src/index.js';
 import { startCalculator } from './calculator.js';
 import { closeChain, showChain, startChainView } from './chain-view.js';
@@ -7,12 +7,15 @@ import { entriesOf, chainIn } from './dropped.js';
 import { closeLink, showLink, startLinkView, takeBase } from './link-view.js';
 import { takeKeys } from './trust.js';
 
-/** What the address asks for: the part behind `#`, as `chain=...&version=3&tensor=...`. */
+/** Returns the choices in the page's address: the part after `#`, as `chain=...&version=3&tensor=...`. */
 function wishes() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 }
 
-/** Puts the choice into the address, so that it can be sent to others. @param {Record<string, string | undefined>} changed */
+/**
+ * Writes the choices into the address, so that it can be sent to others.
+ * @param {Record<string, string | undefined>} changed
+ */
 function remember(changed) {
   const all = new URLSearchParams(location.hash.slice(1));
   for (const [key, value] of Object.entries(changed)) {
@@ -22,7 +25,7 @@ function remember(changed) {
   history.replaceState(null, '', `#${all}`);
 }
 
-/** Forgets all but what names the thing that is opened. @param {Record<string, string>} named */
+/** Removes everything from the address except the name of the opened object. @param {Record<string, string>} named */
 function rename(named) {
   history.replaceState(null, '', `#${new URLSearchParams(named)}`);
 }
@@ -79,7 +82,7 @@ async function openFiles(all) {
   await showLink(file.name, async () => blobSource(file), { baseFiles: bases, wish: tensor === undefined ? {} : { tensor } });
 }
 
-/** Characters of base64 that are decoded at one time: whole groups of four. */
+/** Number of base64 characters that are decoded at once: whole groups of four. */
 const STRETCH = 2 ** 22;
 
 /** @param {string} text base64, without spaces */
@@ -97,7 +100,7 @@ function unbase64(text) {
 /** @type {[string, File][] | null} */
 let inside = null;
 
-/** Files that stand in the page itself. Their text is dropped when it has been decoded, as it can be long. */
+/** Returns files that are embedded in the page. Their text is removed when it has been decoded, as it can be long. */
 function embedded() {
   inside ??= [...document.querySelectorAll('script.data')].map((element) => {
     const bytes = unbase64(element.textContent);
@@ -130,7 +133,7 @@ async function openWished() {
 function takeChosen(id, path) {
   at(id).addEventListener('change', () => {
     const files = [...at(id).files].map((file) => /** @type {[string, File]} */ ([path(file), file]));
-    // Otherwise the same file, changed in between, could not be chosen again.
+    // Otherwise the same file could not be chosen again after a change.
     at(id).value = '';
     openFiles(files).catch(trouble);
   });

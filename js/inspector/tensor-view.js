@@ -1,4 +1,4 @@
-/** One tensor: where it changes, and by how much. */
+/** One tensor: the places and the sizes of its changes. */
 import { at, make, refusal, table } from './dom.js';
 import { BINS, changesOf, topRows } from './changes.js';
 import { columns, heatMap } from './charts.js';
@@ -77,7 +77,7 @@ function far({ steps, changed }, row) {
   const found = BINS.map((bin) => steps.get(bin) ?? 0);
   const first = found.findIndex((count) => count > 0);
   if (first < 0) return box;
-  // As far down as up, so that 0 is in the middle.
+  // As many bins above as below, so that 0 is in the middle.
   const last = found.findLastIndex((count) => count > 0);
   const reach = Math.max(BINS.length / 2 - first, last - BINS.length / 2 + 1);
   const shown = BINS.slice(BINS.length / 2 - reach, BINS.length / 2 + reach);

@@ -1,4 +1,4 @@
-/** Who signed the versions of a chain: the keys that the user trusts, and what they make of the notes. */
+/** Signers of the versions of a chain: the keys that the user trusts, and the notes that these have signed. */
 import { DeltachainError } from '../src/index.js';
 import { checkTrust } from '../src/signatures.js';
 import { at, make, refusal, say } from './dom.js';
@@ -6,24 +6,24 @@ import { counted } from './words.js';
 
 /** @typedef {import('./chain-data.js').Version} Version */
 
-/** A file of keys is shorter, in bytes. */
+/** Maximum size of a file of keys, in bytes. */
 const MOST_BYTES = 65536;
-/** Of what strangers may write as they like, this much is shown: characters of a name, and names. */
+/** Maximum length of texts that anyone can write: characters of a name, and number of names. */
 const [MOST_CHARACTERS, MOST_NAMES] = [40, 4];
 
 /** @type {import('../src/signatures.js').TrustedKey[]} */
 const NONE = [];
 
-/** What the form says, as given and checked; null without keys, or if they are wrong. */
+/** The values of the form, as given and checked; null without keys, or if they are wrong. */
 let given = /** @type {{ trust: import('../src/signatures.js').Trust, keys: import('../src/signatures.js').TrustedKey[] } | null} */ (null);
 
-/** What the user trusts; null for nobody. */
+/** The trust of the user; null for none. */
 export const trusted = () => given?.trust ?? null;
 
-/** The keys of whom the user trusts. */
+/** The keys that the user trusts. */
 export const trustedKeys = () => given?.keys ?? NONE;
 
-/** The keys of a text: one in each line; `#` begins a comment. @param {string} text */
+/** Returns the keys of a text: one in each line; `#` begins a comment. @param {string} text */
 const keysOf = (text) => text.split('\n').map((line) => line.trim()).filter((line) => line !== '' && !line.startsWith('#'));
 
 function readForm() {
@@ -39,7 +39,7 @@ function readForm() {
   }
 }
 
-/** @param {() => void} changed called when the user trusts other keys */
+/** @param {() => void} changed called when the user changes the trusted keys */
 export function startTrust(changed) {
   for (const id of ['keys', 'quorum']) {
     at(id).addEventListener('input', () => {
@@ -50,7 +50,7 @@ export function startTrust(changed) {
 }
 
 /**
- * Takes files of public keys out of those that were dropped or chosen, into the form.
+ * Moves files of public keys, among the dropped or chosen ones, into the form.
  * @param {[string, File][]} files
  * @returns {Promise<[string, File][]>} the others
  */
@@ -72,27 +72,32 @@ export async function takeKeys(files) {
   return others;
 }
 
-/** Those whom the notes of a version name, each once. @param {Version} version */
+/** Returns the names in the notes of a version, each once. @param {Version} version */
 function claimed({ notes }) {
   return [...new Set(notes.flatMap(({ lines }) => lines.map(({ name, id }) => `${name}+${id}`)))].sort();
 }
 
-/** Those of the trusted keys that have signed a version, and whether they are enough. @param {Version} version */
+/** Returns the trusted keys that have signed a version, and whether they are enough. @param {Version} version */
 function signed({ signers }) {
   return { signers, enough: signers.length > 0 && signers.length >= given.trust.quorum };
 }
 
-/** Names, which may be written from right to left. @param {string} before @param {string[]} all @param {string} kind */
+/**
+ * Makes an element with names, which may be written from right to left.
+ * @param {string} before
+ * @param {string[]} all
+ * @param {string} kind
+ */
 function names(before, all, kind) {
   const shown = all.slice(0, MOST_NAMES).map((name) => (name.length > MOST_CHARACTERS ? `${name.slice(0, MOST_CHARACTERS)}…` : name));
   const more = all.length > MOST_NAMES ? ` and ${all.length - MOST_NAMES} more` : '';
   return make('span', { class: kind }, before, ...shown.flatMap((text, i) => [i === 0 ? '' : ', ', make('bdi', { text })]), more);
 }
 
-/** Whether there is something to show beside the versions. @param {import('./chain-data.js').ChainData} data */
+/** True if there is anything to show beside the versions. @param {import('./chain-data.js').ChainData} data */
 export const showsSigners = ({ known }) => given !== null || known.some(({ notes }) => notes.length > 0);
 
-/** Who signed a version. @param {Version} version */
+/** Makes an element with the signers of a version. @param {Version} version */
 export function signersOfVersion(version) {
   const { signers, enough } = signed(version);
   const others = claimed(version).filter((claim) => !signers.some(({ name, id }) => claim === `${name}+${id}`));
@@ -105,7 +110,7 @@ export function signersOfVersion(version) {
 }
 
 /**
- * The section about signatures.
+ * Shows the section about signatures.
  * @param {import('./chain-data.js').ChainData} data
  * @param {() => boolean} current whether that chain is still shown
  */

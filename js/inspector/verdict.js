@@ -1,7 +1,7 @@
-/** What a link is, in plain words, and why it is as large as it is: from what `inspect` says of it alone. */
+/** Describes a link in plain words, and the reasons for its size, from the result of `inspect` alone. */
 import { counted, percent, shapeText, size } from './words.js';
 
-/** From here on most readers would call a delta dense. */
+/** Share of changes above which most readers would call a delta dense. */
 const DENSE = 0.2;
 const NARROW = /^(F4|F6|F8|U8|I8)/;
 
@@ -37,7 +37,7 @@ export function verdict(found) {
   return { headline: `Dense: ${percent(share)} of the elements are coded. ${plain}.`, notes };
 }
 
-/** Bytes of the tensors as they are. */
+/** Returns the total bytes of the tensors. */
 function plainBytes(rows) {
   return rows.reduce((sum, row) => sum + row.byteLength, 0);
 }
@@ -47,7 +47,7 @@ function ratio(found, rows) {
   return plain === 0 ? 'more' : percent(found.bytes / plain);
 }
 
-/** Tensors that go and come: renamed, or of another form. */
+/** Describes tensors that are removed and added: renamed ones, or ones with another shape. */
 function moved(rows) {
   const removed = rows.filter((row) => row.operation === 'remove');
   const set = rows.filter((row) => row.operation === 'set');
@@ -65,7 +65,7 @@ function moved(rows) {
   return notes;
 }
 
-/** Why patched tensors change nearly everywhere, by dtype. */
+/** Explains why patched tensors change nearly everywhere, by dtype. */
 function dense(rows) {
   const byDtype = new Map();
   for (const row of rows) byDtype.set(row.dtype, [...(byDtype.get(row.dtype) ?? []), row]);

@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Numbers in the form that people read. */
 
 /** @param {number | bigint} value */
 export const grouped = (value) => value.toLocaleString('en');
@@ -13,7 +13,7 @@ export function percent(share) {
   return `${value.toPrecision(value < 10 ? 2 : 3)} %`;
 }
 
-/** Bytes, in decimal units. @param {number | bigint} bytes */
+/** Formats bytes, in decimal units. @param {number | bigint} bytes */
 export function size(bytes) {
   let value = Number(bytes);
   if (value < 1000) return `${Math.round(value)} bytes`;
@@ -24,7 +24,7 @@ export function size(bytes) {
   return `${Math.round(value)} EB`;
 }
 
-/** A factor. @param {number} value */
+/** Formats a factor. @param {number} value */
 export const times = (value) => (value < 99.5 ? value.toPrecision(2) : grouped(Math.round(value)));
 
 /** @param {number} value in seconds */

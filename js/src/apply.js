@@ -1,7 +1,7 @@
 /**
- * Applying links: SPEC sections 9 and 10. One engine serves one link and many. A piece is read from the base, changed by
- * all links in their order, and hashed once; no state on the way is built. If something is wrong, a second pass compares
- * after each link and finds the failure that comes first.
+ * Applying links: SPEC sections 9 and 10. The same engine applies one link or several. A piece is read from the base,
+ * changed by all links in their order, and hashed once; no intermediate state is built. If something is wrong, a second
+ * pass compares after each link and finds the first failure.
  */
 import { DeltachainError, ensure } from './errors.js';
 import { compareStrings } from './bytes.js';
@@ -18,26 +18,26 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./state.js').TableEntry} TableEntry */
 
 /**
- * Where the result of an apply goes. Use none of it before `applyLinks` has returned.
+ * Destination of the result of an apply. Do not use the result before `applyLinks` has returned.
  * @typedef {object} StateWriter
  * @property {(tensors: TableEntry[]) => void | Promise<void>} [begin] called once with the tensors to come, in the order of names
- * @property {(tensor: TableEntry, piece: number, bytes: Uint8Array) => void | Promise<void>} write pieces in the order of
- *   `begin`; the bytes are the writer's to keep
+ * @property {(tensor: TableEntry, piece: number, bytes: Uint8Array) => void | Promise<void>} write called with pieces
+ *   in the order of `begin`; the writer may keep the bytes
  */
 
 /**
  * @typedef {import('./work.js').WorkOptions & ApplyOnly} ApplyOptions
  * @typedef {object} ApplyOnly
- * @property {boolean} [layouts] check layouts (R-LAY-01), as a tool that writes files must: true unless told otherwise
- * @property {import('./layout.js').Files} [baseLayout] that of the base; one file without a name, if it is not given
- * @property {(name: string) => boolean} [take] tensors to build; all, if it is not given
+ * @property {boolean} [layouts] check layouts (R-LAY-01), as a tool that writes files must; by default true
+ * @property {import('./layout.js').Files} [baseLayout] layout of the base; by default one file without a name
+ * @property {(name: string) => boolean} [take] tensors to build; by default all
  */
 
 /**
  * Applies links one after another.
  * @param {Link[]} links
  * @param {State} base
- * @param {StateWriter | null} writer null to prove the result only
+ * @param {StateWriter | null} writer null to only prove the result
  * @param {ApplyOptions} [options]
  * @returns {Promise<Table>} of the result
  */
@@ -57,7 +57,8 @@ export async function applyLinks(links, base, writer, options = {}) {
 }
 
 /**
- * R-APP-06 and step 7 of section 10 for links that are taken one after another: the tables before the first and after each.
+ * Does R-APP-06 and step 7 of section 10 for consecutive links. Returns the tables before the first link and after
+ * each.
  * @param {Link[]} links
  * @param {Table} base
  * @param {import('./layout.js').Files | null} layout of the base; null if layouts are not checked
@@ -79,7 +80,7 @@ export function promisedTables(links, base, layout) {
 }
 
 /**
- * Step 7 of section 10, but for the layout: the table that a link promises.
+ * Does step 7 of section 10, except for the layout. Returns the table that a link promises.
  * @param {Link} link
  * @param {Table} before
  * @returns {Table}
@@ -103,13 +104,13 @@ function nextTable(link, before) {
   return after;
 }
 
-/** One pass over all tensors. Links count from 1 here, as the tables after them do; table 0 is the base's. */
+/** One pass over all tensors. Links count from 1 here, like the tables after them; table 0 is the base's. */
 class Pass {
   /** Entry of each tensor, for each link. @type {Map<string, import('./link-index.js').TensorEntry>[]} */
   #entries;
-  /** Decoded segments, the one used last at the end. @type {Map<string, import('./segment.js').Segment>} */
+  /** Decoded segments, the last used one at the end. @type {Map<string, import('./segment.js').Segment>} */
   #open = new Map();
-  /** Bytes of these. */
+  /** Bytes of the decoded segments. */
   #held = 0;
 
   /**
@@ -151,7 +152,9 @@ class Pass {
     await this.#proveWhatEnds();
   }
 
-  /** Tensors that a later link removes or sets again: their segments are checked and their digests compared, too. */
+  /**
+   * Proves tensors that a later link removes or sets again: their segments are checked and their digests compared, too.
+   */
   async #proveWhatEnds() {
     for (let number = 1; number <= this.links.length; number++) {
       for (const entry of this.links[number - 1].index.tensors) {
@@ -163,7 +166,7 @@ class Pass {
     }
   }
 
-  /** Steps 8 and 9 of each link in order, as section 10 says: the failure that comes first. */
+  /** Does steps 8 and 9 of each link in order, as in section 10, to find the first failure. */
   async findFirstFailure() {
     for (let number = 1; number <= this.links.length; number++) {
       const link = this.links[number - 1];
@@ -203,13 +206,13 @@ class Pass {
     const digest = blake3Hex(bytes);
     if (digest === tensor.pieces[piece]) return;
     const { name } = tensor;
-    // Data of the base that no link touches: they have changed since they were hashed.
+    // Data of the base that no link touches have changed since they were hashed.
     const rule = this.#lastWriter(name, number) === null ? 'R-APP-01' : 'R-APP-04';
     ensure(false, rule, `piece ${piece} is ${digest} instead of ${tensor.pieces[piece]}`, { tensor: name });
   }
 
   /**
-   * Number of the last link up to `number` that writes a tensor; null if it is the base's.
+   * Returns the number of the last link up to `number` that writes a tensor; null if no link does.
    * @param {string} name
    * @param {number} number
    */
@@ -218,7 +221,12 @@ class Pass {
     return null;
   }
 
-  /** What links 1 to `number` make of a piece. @param {string} name @param {number} piece @param {number} number */
+  /**
+   * Returns a piece after the links 1 to `number`.
+   * @param {string} name
+   * @param {number} piece
+   * @param {number} number
+   */
   async #build(name, piece, number) {
     this.signal?.throwIfAborted();
     const steps = [];
@@ -240,7 +248,7 @@ class Pass {
     return bytes;
   }
 
-  /** A decoded segment; those that were used last are kept. @param {number} link @param {number} place */
+  /** Returns a decoded segment; recently used ones are kept. @param {number} link @param {number} place */
   async #segment(link, place) {
     const key = `${link} ${place}`;
     const known = this.#open.get(key);
@@ -257,10 +265,10 @@ class Pass {
   }
 }
 
-/** Decoded segments that are kept for the next pieces, in bytes. */
+/** Maximum bytes of decoded segments that are kept for the next pieces. */
 const KEPT_BYTES = 2 ** 26;
 
-/** A state in memory that a writer makes. */
+/** Makes a writer that builds a state in memory. */
 export function memoryWriter() {
   /** @type {Map<string, Uint8Array[]>} */
   const data = new Map();

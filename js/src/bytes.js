@@ -3,7 +3,7 @@ import { ensure } from './errors.js';
 
 const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** Reads fields one after another; what would end outside the bytes breaks R-INT-03. */
+/** Reads fields one after another; a field that would end outside the bytes breaks R-INT-03. */
 export class Cursor {
   /**
    * @param {Uint8Array} bytes
@@ -14,7 +14,7 @@ export class Cursor {
     this.at = at;
   }
 
-  /** Bytes that are left. */
+  /** Number of bytes that are left. */
   get left() {
     return this.bytes.length - this.at;
   }
@@ -41,7 +41,8 @@ export class Cursor {
   }
 
   /**
-   * A varint, exact: a number up to 2^53 - 1, a bigint above, which compares with numbers as numbers do.
+   * Reads a varint exactly: as a number up to 2^53 - 1, and above as a bigint, which compares with numbers like a
+   * number.
    * @returns {number | bigint}
    */
   varint() {
@@ -71,13 +72,13 @@ export class Cursor {
     }
   }
 
-  /** The bytes of a string whose length has been read. @param {number} length */
+  /** Reads the bytes of a string whose length has been read. @param {number} length */
   string(length) {
     return utf8(this.take(length));
   }
 }
 
-/** The bytes of a varint below 2^31. @param {number} value */
+/** Returns the bytes of a varint below 2^31. @param {number} value */
 export function varint(value) {
   const bytes = [];
   for (; value >= 128; value >>= 7) bytes.push((value & 127) | 128);
@@ -94,7 +95,7 @@ export function utf8(bytes) {
   }
 }
 
-/** Product of dimensions that are bytes or counts, exact. @param {(number | bigint)[]} numbers */
+/** Returns the exact product of dimensions that are bytes or counts. @param {(number | bigint)[]} numbers */
 export function product(numbers) {
   return numbers.reduce((/** @type {bigint} */ all, one) => all * BigInt(one), 1n);
 }

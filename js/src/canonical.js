@@ -1,4 +1,6 @@
-/** The one legal form of documents and layouts (SPEC section 18): read with JSON, written by the rules, compared. */
+/**
+ * The canonical form of documents and layouts (SPEC section 18): parsed as JSON, written by the rules, and compared.
+ */
 import { compareStrings } from './bytes.js';
 
 const ESCAPES = new Map([
@@ -11,7 +13,7 @@ function writeString(text) {
   return `"${text.replace(/["\\\u0000-\u001f]/g, escape)}"`;
 }
 
-/** The text of a value whose objects are maps, in their order. @param {unknown} value @returns {string} */
+/** Writes a value whose objects are maps, in their order. @param {unknown} value @returns {string} */
 export function writeCanonical(value) {
   if (typeof value === 'string') return writeString(value);
   if (Array.isArray(value)) return `[${value.map(writeCanonical).join(',')}]`;
@@ -20,8 +22,8 @@ export function writeCanonical(value) {
 }
 
 /**
- * How a value is checked: from what JSON gave to the value in order, or an exception. `Map` keeps the order of members,
- * which objects do not.
+ * A check of a value: turns a JSON value into the ordered value, or throws. `Map` keeps the order of members, which
+ * objects do not.
  * @typedef {(value: any) => any} Form
  */
 
@@ -70,7 +72,7 @@ export const strings = (value) => {
 };
 
 /**
- * The value of a text in its one form; undefined if it is not that. Objects come as maps.
+ * Returns the value of a text in canonical form; undefined for other texts. Objects become maps.
  * @param {string} text
  * @param {Form} form
  */

@@ -1,4 +1,4 @@
-/** Chains: SPEC section 19. `plan` looks at documents alone, `replay` builds a version. */
+/** Chains: SPEC section 19. `plan` reads only documents, `replay` builds a version. */
 import { ensure } from './errors.js';
 import { memoryWriter, applyLinks } from './apply.js';
 import { Hasher } from './digests.js';
@@ -20,7 +20,8 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./apply.js').StateWriter} StateWriter */
 
 /**
- * What a reader holds, with the whole state of each shard; of one that looks at layouts also what it has recorded of them.
+ * The held version of a reader, with the whole state of each shard; for readers that check layouts, also the recorded
+ * layouts.
  * @typedef {HeldRecord & { shards: State[], layouts?: Recorded[] }} Held
  */
 
@@ -28,59 +29,63 @@ import { digestOfTable, emptyState } from './state.js';
 
 /**
  * A path to a version; `from` is the held version, or null. `unsigned`, with trust, is the highest version above the
- * head that has a commit, but is not signed: a stranger's, or one that not all have signed yet. Null if there is none.
+ * head that has a commit, but is not signed: a foreign one, or one that still lacks signatures. Null if there is none.
  * @typedef {{ version: number, from: number | null, path: Step[], bytes: bigint, unsigned: number | null }} Plan
  */
 
 /**
  * @typedef {object} HeadOptions
- * @property {Trust | null} [trust] whose versions are taken (SPEC section 23.3); everybody's, if not given
+ * @property {Trust | null} [trust] keys whose versions are accepted (SPEC section 23.3); by default signatures are not
+ *   checked
  */
 
 /**
  * @typedef {object} PlanOnly
- * @property {number | null} [version] the head, if it is not given
+ * @property {number | null} [version] by default the head
  * @property {HeldRecord | null} [held]
- * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19). To be given only
- *   until that commit has been held
- * @property {boolean} [direct] the cheapest direct path (SPEC section 19), for who wants new values without a base
+ * @property {string | null} [accept] digest of a commit that may be a rollback (SPEC section 19). Pass it only until
+ *   that commit has been held
+ * @property {boolean} [direct] the cheapest direct path (SPEC section 19), for callers that need new values without a
+ *   base
  * @typedef {HeadOptions & PlanOnly} PlanOptions
  */
 
 /**
  * @typedef {object} ReplayOnly
- * @property {number | null} [version] the head, if it is not given
+ * @property {number | null} [version] by default the head
  * @property {Held | null} [held]
- * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19). To be given only
- *   until that commit has been held
- * @property {number[] | null} [shards] numbers of the shards to take; all, if not given
- * @property {string[] | null} [tensors] names of the tensors to take; all, if not given
+ * @property {string | null} [accept] digest of a commit that may be a rollback (SPEC section 19). Pass it only until
+ *   that commit has been held
+ * @property {number[] | null} [shards] numbers of the selected shards; by default all
+ * @property {string[] | null} [tensors] names of the selected tensors; by default all
  * @property {boolean} [assets] read the assets, too
- * @property {boolean} [layouts] look at layouts, for who writes files by them (SPEC section 25). Files are then read whole
- * @property {(shard: number) => StateWriter} [writer] where a shard goes; to memory, if not given. It is asked once for
- *   each shard, when all is proven but assets
+ * @property {boolean} [layouts] check layouts, for callers that write files by them (SPEC section 25). Whole files are
+ *   read then
+ * @property {(shard: number) => StateWriter} [writer] returns the writer of a shard; by default one in memory. Called
+ *   once for each shard, when everything except assets is proven
  * @property {AbortSignal} [signal]
  * @typedef {HeadOptions & ReplayOnly} ReplayOptions
  */
 
 /**
- * A version that was built. `commit` and `chain` are what a reader records to hold it. `shards` has the table of each
- * shard taken, and its state unless a writer took it; of a shard of which a part was taken, the state is that part.
+ * A version that was built. A reader records `commit` and `chain` to hold it. `shards` has the table of each selected
+ * shard, and its state unless a writer got it; if only some tensors of a shard are selected, the state has only these.
  * @typedef {object} Replayed
  * @property {number} version
  * @property {string} state digest, as the commit names it
  * @property {string} commit
  * @property {string} chain
  * @property {Map<number, { table: Table, state: State }>} shards
- * @property {Recorded[] | null} layouts of the shards taken, in order, to be recorded; null if they were not looked at
+ * @property {Recorded[] | null} layouts of the selected shards, in order, to be recorded; null if layouts were not
+ *   checked
  * @property {{ name: string, bytes: Uint8Array }[]} assets
- * @property {number | null} unsigned as in a `Plan`
+ * @property {number | null} unsigned same as in a `Plan`
  */
 
 /**
  * @param {Store} store
- * @param {{ limits?: Partial<import('./limits.js').Limits> }} [options] limits of its documents, assets and links; those
- *   of `LIMITS` if not given
+ * @param {{ limits?: Partial<import('./limits.js').Limits> }} [options] limits of its documents, assets and links; by
+ *   default `LIMITS`
  * @returns {Chain}
  */
 export function openChain(store, { limits = {} } = {}) {
@@ -95,17 +100,17 @@ export class Chain {
     this.limits = limits;
   }
 
-  /** The newest version; with trust, the newest that is signed. @param {HeadOptions} [options] */
+  /** Finds the newest version; with trust, the newest signed one. @param {HeadOptions} [options] */
   async head({ trust = null } = {}) {
     return (await this.#planner({ trust })).wanted;
   }
 
-  /** Raw bytes of an object that is a document, such as `chain.json`; null if there is none. @param {string} name */
+  /** Reads the raw bytes of a document, such as `chain.json`; null if it does not exist. @param {string} name */
   document(name) {
     return readDocument(this.store, name, this.limits);
   }
 
-  /** The commit of a version, as a document by itself. @param {number} version */
+  /** Reads the commit of a version, as a document by itself. @param {number} version */
   async commit(version) {
     const bytes = await this.document(commitName(version));
     ensure(bytes !== null, 'R-CHN-03', `there is no commit ${version}`);
@@ -128,7 +133,7 @@ export class Chain {
   }
 
   /**
-   * The cheapest path, or the cheapest direct one: steps 1 to 4 of SPEC section 19.
+   * Finds the cheapest path, or the cheapest direct one: steps 1 to 4 of SPEC section 19.
    * @param {PlanOptions} [options]
    * @returns {Promise<Plan>}
    */
@@ -141,7 +146,7 @@ export class Chain {
   }
 
   /**
-   * Builds a version: all steps of SPEC section 19. What is written may be used when this has returned, not before.
+   * Builds a version: all steps of SPEC section 19. Use the output only after this has returned.
    * @param {ReplayOptions} [options]
    * @returns {Promise<Replayed>}
    */
@@ -167,7 +172,7 @@ export class Chain {
     return { version, state: commit.state, commit: digest, chain, shards, layouts, assets, unsigned };
   }
 
-  /** Step 7. @param {import('./documents.js').Commit} commit */
+  /** Does step 7. @param {import('./documents.js').Commit} commit */
   async #assets(commit) {
     const assets = [];
     for (const { name, digest, size } of commit.assets) {
@@ -187,7 +192,7 @@ export class Chain {
 }
 
 /**
- * What is held must be what was recorded; otherwise no path begins with it.
+ * Checks that the held state is what was recorded; otherwise no path begins with it.
  * @param {Planner} planner
  * @param {Held} held
  * @param {number[]} taken numbers of shards
@@ -206,7 +211,7 @@ async function checkHeld(planner, held, taken) {
   }
 }
 
-/** Step 5, path after path until one leads to the version. */
+/** Does step 5, path after path until one leads to the version. */
 class Builder {
   /**
    * @param {Chain} chain
@@ -226,7 +231,7 @@ class Builder {
     /** @param {string} name */
     this.take = (name) => names === null || names.has(name);
     this.partial = names !== null;
-    /** What fails if a path does; null: what is held. @type {Step | null} */
+    /** The step that fails if a path does; null: the held version. @type {Step | null} */
     this.atFault = null;
   }
 
@@ -254,7 +259,7 @@ class Builder {
     }
   }
 
-  /** The shards where a path begins. @param {Step[]} path */
+  /** Returns the shards where a path begins. @param {Step[]} path */
   async #begin(path) {
     const held = path.length === 0 || path[0].from !== null ? this.held : null;
     /** @type {Map<number, Followed>} */
@@ -277,13 +282,18 @@ class Builder {
     this.#ensureLayout(proof.compare(commit, shard), proof.origin, 'the commit names another layout');
   }
 
-  /** R-LAY-03. @param {boolean} condition @param {Step | null} step at fault if not; null: what is held @param {string} why */
+  /**
+   * Throws R-LAY-03 unless the condition holds.
+   * @param {boolean} condition
+   * @param {Step | null} step at fault if not; null: the held version
+   * @param {string} why
+   */
   #ensureLayout(condition, step, why) {
     if (!condition) this.atFault = step;
     ensure(condition, 'R-LAY-03', why);
   }
 
-  /** One route, shard by shard. @param {Step} step @param {Map<number, Followed>} shards */
+  /** Applies one route, shard by shard. @param {Step} step @param {Map<number, Followed>} shards */
   async #follow(step, shards) {
     const { commit } = await this.planner.commit(step.version);
     for (const [shard, before] of shards) {
@@ -292,7 +302,7 @@ class Builder {
       ensure(source !== null, 'R-CHN-09', `the file ${digest} is missing`);
       try {
         ensure(source.length === size, 'R-CHN-10', `the file ${digest} has ${source.length} bytes instead of ${size}`);
-        // Of a part just its segments are read: then the size is all that is compared.
+        // If only some tensors are selected, only their segments are read, and only the size is compared.
         if (!this.partial || this.options.layouts) {
           ensure((await digestOf(source)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
         }
@@ -314,7 +324,7 @@ class Builder {
   }
 }
 
-/** BLAKE3 of a file, a piece at a time. @param {import('./sources.js').Source} source */
+/** Computes BLAKE3 of a file, a piece at a time. @param {import('./sources.js').Source} source */
 async function digestOf(source) {
   const hasher = new Hasher();
   for (let at = 0; at < source.length; at += 2 ** 22) {
@@ -323,7 +333,7 @@ async function digestOf(source) {
   return hasher.hex();
 }
 
-/** Step 6. @param {string} expected @param {{ table: Table }[]} shards */
+/** Does step 6. @param {string} expected @param {{ table: Table }[]} shards */
 function checkUnion(expected, shards) {
   const all = new Map();
   for (const { table } of shards) {

@@ -1,4 +1,4 @@
-/** CRC-32 of SPEC section 1, eight bytes at a time. */
+/** Computes the CRC-32 of SPEC section 1, eight bytes at a time. */
 
 const TABLES = Array.from({ length: 8 }, () => new Int32Array(256));
 for (let byte = 0; byte < 256; byte++) {

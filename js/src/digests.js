@@ -1,6 +1,6 @@
 /**
- * Digests of SPEC section 3. BLAKE3 of data is hash-wasm's; @noble/hashes, which is slower and has the key-derivation
- * mode, does the state digest, whose preimage is short.
+ * Digests of SPEC section 3. hash-wasm computes BLAKE3 of data. @noble/hashes, which is slower and has the
+ * key-derivation mode, computes the state digest, whose preimage is short.
  */
 import { blake3 } from '@noble/hashes/blake3.js';
 import { createBLAKE3 } from 'hash-wasm';
@@ -18,10 +18,10 @@ export function blake3Hex(bytes) {
   return hasher.digest('hex');
 }
 
-/** Hashers that nobody uses: each takes a WebAssembly memory, of which there cannot be many. @type {typeof hasher[]} */
+/** Unused hashers: each takes a WebAssembly memory, and the number of these is limited. @type {typeof hasher[]} */
 const free = [];
 
-/** BLAKE3 of bytes that come one after another. */
+/** BLAKE3 of bytes that arrive one after another. */
 export class Hasher {
   #own = Promise.resolve(free.pop() ?? createBLAKE3()).then((own) => own.init());
 
@@ -30,7 +30,7 @@ export class Hasher {
     (await this.#own).update(bytes);
   }
 
-  /** The digest; the hasher is of no use afterwards. */
+  /** Returns the digest; the hasher cannot be used afterwards. */
   async hex() {
     const own = await this.#own;
     const digest = own.digest('hex');
@@ -39,12 +39,12 @@ export class Hasher {
   }
 }
 
-/** The tensor digest that follows from the digests of the pieces. @param {string[]} pieces */
+/** Computes the tensor digest from the digests of the pieces. @param {string[]} pieces */
 export function digestOfPieces(pieces) {
   return pieces.length === 1 ? pieces[0] : blake3Hex(unhex(pieces.join('')));
 }
 
-/** Digest of no bytes: of each tensor without elements. */
+/** Digest of no bytes, and of each tensor without elements. */
 export const DIGEST_OF_NOTHING = blake3Hex(new Uint8Array());
 
 /**

@@ -6,8 +6,9 @@ import { LIMITS } from './limits.js';
 import { isOfLayouts, isPathName, withoutCase } from './names.js';
 
 /**
- * A route: one file per shard, from a version (null: from nothing). `bytes` is the exact sum of their sizes. `direct`: all
- * values of its files are known to be absolute, because the metadata say so (`deltachain.direct`) or it is from nothing.
+ * A route: one file per shard, from a version (null: from nothing). `bytes` is the exact sum of their sizes. `direct`
+ * is true if all values of its files are known to be absolute, because the metadata say so (`deltachain.direct`) or
+ * because the route is from nothing.
  * @typedef {{ from: number | null, files: { digest: string, size: number }[], bytes: bigint, direct: boolean }} Route
  * @typedef {{ name: string, digest: string, size: number }} Asset
  * @typedef {{ kind: 'chain', chain: string, metadata: [string, string][] }} ChainDocument
@@ -65,7 +66,7 @@ const FORMS = {
  * @template {'chain' | 'commit' | 'routes'} K
  * @param {K} kind
  * @param {Uint8Array} bytes
- * @param {Partial<import('./limits.js').Limits>} [limits] those of `LIMITS` if not given
+ * @param {Partial<import('./limits.js').Limits>} [limits] by default `LIMITS`
  * @returns {K extends 'chain' ? ChainDocument : K extends 'commit' ? Commit : RoutesDocument}
  */
 export function parseDocument(kind, bytes, limits = {}) {
@@ -77,17 +78,17 @@ export function parseDocument(kind, bytes, limits = {}) {
   ensure(begins, 'R-DOC-01', 'a document begins with `{"deltachain":`, an integer and a comma');
   ensure(version === '1', 'R-DOC-02', `documents of version ${version} are not known`);
   const value = readCanonical(textOf(bytes), FORMS[kind]);
-  ensure(value !== undefined, 'R-DOC-03', `the bytes are not the one form of a ${kind} document`);
+  ensure(value !== undefined, 'R-DOC-03', `the bytes are not the canonical form of a ${kind} document`);
   const document = plain(kind, value);
   if (document.kind !== 'chain') checkRoutes(document.version, document.routes);
   if (document.kind === 'commit') {
     const { routes, shards, state } = document;
     const whole = routes.every((own) => own.files.length === shards.length);
-    ensure(whole, 'R-DOC-05', 'a route has not one file per shard');
+    ensure(whole, 'R-DOC-05', 'a route does not have one file per shard');
     ensure(shards.length > 1 || shards[0] === state, 'R-DOC-06', 'the only shard has another digest than the state');
   }
   const known = document.metadata.every(([key]) => !key.startsWith('deltachain!'));
-  ensure(known, 'R-DOC-07', 'metadata announces what this reader does not know');
+  ensure(known, 'R-DOC-07', 'the metadata has a required key that this reader does not know');
   if (document.kind === 'commit') {
     checkAssets(document.assets);
     ensure(document.assets.length <= assets, 'R-LIM-07', `a commit with ${document.assets.length} assets`);
@@ -101,13 +102,13 @@ function textOf(bytes) {
   try {
     return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
   } catch {
-    // No document is empty, so this is not a legal form.
+    // No document is empty, so this is not in legal form.
     return '';
   }
 }
 
 /**
- * From maps to objects.
+ * Converts maps to objects.
  * @param {'chain' | 'commit' | 'routes'} kind
  * @param {Map<string, any>} value
  * @returns {ChainDocument | Commit | RoutesDocument}
@@ -133,7 +134,7 @@ function plainRoute(value, marked) {
 }
 
 /**
- * Numbers of the routes that are marked; none, if the mark is not as it must be.
+ * Returns the numbers of the marked routes; none, if the mark is invalid.
  * @param {string} mark
  * @param {number} count of routes
  */
@@ -152,7 +153,7 @@ function checkRoutes(version, routes) {
   });
 }
 
-/** 0 for the same route. @param {Route} a @param {Route} b */
+/** Compares routes; 0 for equal ones. @param {Route} a @param {Route} b */
 export function compareRoutes(a, b) {
   const [x, y] = [a.from ?? -1, b.from ?? -1];
   if (x !== y) return x - y;

@@ -30,7 +30,7 @@ const ROWS = [
   [19, 'C64', 64, 8, 0], [20, 'F64', 64, 8, 11], [21, 'I64', 64, 8, 0], [22, 'U64', 64, 8, 0],
 ];
 
-/** Most bits of an element of a described dtype. */
+/** Maximum bits of an element of a described dtype. */
 export const ELEMENT_BITS = 65536;
 
 /** @type {Map<number, Dtype>} */
@@ -45,7 +45,7 @@ for (const [code, name, bits, laneBytes, exponentBits] of ROWS) {
 }
 
 /**
- * A described dtype, or null if the description is not as section 2.1 says (R-IDX-20).
+ * Makes a described dtype; null if the description breaks section 2.1 (R-IDX-20).
  * @param {Uint8Array} name
  * @param {number | bigint} bits
  * @param {number} laneBytes
@@ -68,7 +68,7 @@ export function sameDtype(a, b) {
   return a.code === b.code && String(a.description) === String(b.description);
 }
 
-/** Bits of all elements, exact. @param {Dtype} dtype @param {(number | bigint)[]} shape */
+/** Returns the exact number of bits of all elements. @param {Dtype} dtype @param {(number | bigint)[]} shape */
 export function bitsOf(dtype, shape) {
   return product(shape) * BigInt(dtype.bits);
 }
@@ -76,5 +76,5 @@ export function bitsOf(dtype, shape) {
 /** @param {number} byteLength */
 export const pieceCount = (byteLength) => Math.ceil(byteLength / PIECE_BYTES);
 
-/** Bytes of a piece of a tensor. @param {number} byteLength @param {number} piece */
+/** Returns the number of bytes of a piece of a tensor. @param {number} byteLength @param {number} piece */
 export const pieceLength = (byteLength, piece) => Math.min(PIECE_BYTES, byteLength - piece * PIECE_BYTES);

@@ -1,5 +1,5 @@
 /**
- * Errors: the classes of SPEC section 11, and which class and section each rule has. Every refusal of this package is a
+ * Errors: the classes of SPEC section 11, and the class and section of each rule. Every refusal of this package is a
  * `DeltachainError`, made here.
  */
 
@@ -9,7 +9,7 @@
  */
 
 /**
- * What is known of the place of a fault.
+ * The known place of a fault.
  * @typedef {object} Place
  * @property {number} [offset] in the file, in bytes
  * @property {string} [tensor]
@@ -113,7 +113,7 @@ const RULES = {
   'R-SUM-04': ['STATE_MISMATCH', '24.6'],
 };
 
-/** Why something was refused. `message` is for people, the other members for programs. */
+/** The reason why something was refused. `message` is for people, the other members are for programs. */
 export class DeltachainError extends Error {
   /**
    * @param {ErrorClass} errorClass
@@ -130,7 +130,7 @@ export class DeltachainError extends Error {
     this.rule = rule;
     /** Section of SPEC.md, of spec/signatures.md (23), spec/in-place.md (24) or spec/layouts.md (25), that defines the rule; null without a rule. */
     this.section = rule === null ? null : RULES[rule][1];
-    /** Where in the file, in bytes; null if the fault has no single place. */
+    /** Offset of the fault in the file, in bytes; null if it has no single place. */
     this.offset = place.offset ?? null;
     /** Name of the tensor with the fault, or null. */
     this.tensor = place.tensor ?? null;
@@ -140,7 +140,7 @@ export class DeltachainError extends Error {
 }
 
 /**
- * An error of a rule, with the rule's class.
+ * Makes an error of a rule, with the rule's class.
  * @param {string} rule
  * @param {string} message
  * @param {Place} [place]
@@ -175,7 +175,7 @@ export function ioError(message, cause) {
 }
 
 /**
- * Adds a place to an error on its way out, where it has none yet.
+ * Adds a place to an error of `work`, unless it has one.
  * @template T
  * @param {Place} place
  * @param {() => T} work

@@ -6,21 +6,21 @@ import { crc32 } from './crc32.js';
 const MAGIC = [0x89, 0x44, 0x43, 0x58, 0x0d, 0x0a, 0x1a, 0x0a];
 /** Kind, CRC, length. */
 const FIELDS = 16;
-/** How much is read at once on the way from record to record. */
+/** Number of bytes that are read at once between records. */
 const WINDOW = 2 ** 16;
 
 /**
- * A record of the area. One whose CRC is wrong is to be taken as not there; it is listed for people who look at files.
+ * A record of the area. A record with a wrong CRC counts as missing; it is listed for people who inspect files.
  * @typedef {{ kind: number, data: Uint8Array, crcMatches: boolean }} ExtensionRecord
  */
 
 /**
- * Where the data of a record lie in the file.
+ * The place of a record's data in the file.
  * @typedef {{ kind: number, crc: number, offset: number, length: number }} Found
  */
 
 /**
- * The records of an area, without their data; none, if it is not as section 4.2 says.
+ * Finds the records of an area, without their data; none, if the area does not have the form of section 4.2.
  * @param {Source} source
  * @param {number} begin of the area in the file
  * @param {number} end
@@ -52,7 +52,7 @@ export async function findRecords(source, begin, end) {
   return records;
 }
 
-/** A record with its data. @param {Source} source @param {Found} found @returns {Promise<ExtensionRecord>} */
+/** Reads a record with its data. @param {Source} source @param {Found} found @returns {Promise<ExtensionRecord>} */
 export async function readRecord(source, { kind, crc, offset, length }) {
   const data = await source.read(offset, length);
   return { kind, data, crcMatches: crc32(data) === crc };

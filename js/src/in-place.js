@@ -1,6 +1,6 @@
 /**
- * Links in place (SPEC section 24.6): memory that holds the base gets the new lanes, and nothing else is
- * read of it. All is proven before anything is written.
+ * Links in place (SPEC section 24.6): memory that holds the base gets the new lanes, and only these lanes are read.
+ * Everything is proven before anything is written.
  */
 import { DeltachainError, ensure, usage } from './errors.js';
 import { promisedTables } from './apply.js';
@@ -28,13 +28,13 @@ import { NOTHING, minus, plus, same, sumsOfBytes, sumsOfLanes } from './sums.js'
  */
 
 /**
- * What is known of the state that memory holds: its table, and for tensors by name the sums of their pieces.
+ * Facts about the state in memory: its table, and for tensors by name the sums of their pieces.
  * @typedef {{ table: Table, sums: Map<string, Sums[]> }} Known
  */
 
 /**
- * Hashes memory and takes the sums of the same bytes. Compare the table with that of the version: a link does it by its
- * base (R-APP-01).
+ * Hashes memory and computes the sums of the same bytes. Compare the table with that of the version: a link does so by
+ * its base (R-APP-01).
  * @param {Memory} memory
  * @param {Iterable<TensorInfo>} tensors of the state
  * @param {WorkOptions} [options] progress in bytes
@@ -63,7 +63,7 @@ export async function hashMemory(memory, tensors, { progress, signal } = {}) {
 }
 
 /**
- * Compares all of the memory with its sums: nothing in it has changed by accident. Returns if that is so.
+ * Compares all of the memory with its sums, and returns if nothing in it has changed by accident.
  * @param {Memory} memory
  * @param {Known} known
  * @param {WorkOptions} [options] progress in bytes
@@ -78,23 +78,22 @@ export async function checkMemory(memory, { table, sums }, { progress, signal } 
       const bytes = bytesOf(memory, info, piece);
       const right = sums.get(info.name)?.[piece];
       const matches = right !== undefined && same(sumsOfBytes(bytes), right);
-      ensure(matches, 'R-SUM-04', `piece ${piece} has other sums than the version`, { tensor: info.name });
+      ensure(matches, 'R-SUM-04', `piece ${piece} does not have the sums of the version`, { tensor: info.name });
       progress?.((done += bytes.length), total);
     }
   }
 }
 
 /**
- * Takes links in place, one after another. When it fails, nothing has been written. All coded lanes are held.
- * Other threads must not write to the memory meanwhile.
- * Give it only links whose files were hashed and are named by a checked commit: sums keep out accidents, not attackers
- * (R-SUM-08).
+ * Applies links in place, one after another. If this fails, nothing has been written. All coded lanes are kept in
+ * memory. Other threads must not write to the memory meanwhile. Pass only links whose files were hashed and are named
+ * by a checked commit: sums protect against accidents, not against attackers (R-SUM-08).
  * @param {Link[]} links
  * @param {Memory} memory holds the base; gets the new lanes
  * @param {Known} known of the base
- * @param {{ layouts?: boolean, signal?: AbortSignal }} [options] `layouts`: check R-LAY-01, true unless told otherwise
+ * @param {{ layouts?: boolean, signal?: AbortSignal }} [options] `layouts`: check R-LAY-01; by default true
  * @returns {Promise<Known>} of the target
- * @throws {DeltachainError} UNSUPPORTED without a rule, if these links cannot be taken in place
+ * @throws {DeltachainError} UNSUPPORTED without a rule, if these links cannot be applied in place
  */
 export async function takeInPlace(links, memory, known, { layouts = true, signal } = {}) {
   const tables = promisedTables(links, known.table, layouts ? ONE_FILE : null);
@@ -130,24 +129,24 @@ export async function takeInPlace(links, memory, known, { layouts = true, signal
       sums.set(entry.name, after.map(({ piece }) => piece));
     }
   }
-  // From here on nothing waits, so nobody else writes between the proof and the writing (R-SUM-05).
+  // From here on there is no `await`, so no other code writes between the proof and the write (R-SUM-05).
   for (const change of changes.values()) change.gather();
   for (const { tensor, change, coded, before, after } of steps) {
     const [old, now] = coded === null ? [NOTHING, NOTHING] : change.make(coded);
-    ensure(same(now, after.coded ?? NOTHING), 'R-SUM-03', 'the new lanes have other sums', { tensor });
-    ensure(same(plus(minus(before, old), now), after.piece), 'R-SUM-04', 'a piece has other sums', { tensor });
+    ensure(same(now, after.coded ?? NOTHING), 'R-SUM-03', 'the new lanes do not have the sums of the link', { tensor });
+    ensure(same(plus(minus(before, old), now), after.piece), 'R-SUM-04', 'a piece does not have the sums of the link', { tensor });
   }
   for (const change of changes.values()) change.write();
   return { table: tables[tables.length - 1], sums };
 }
 
-/** The lanes of a piece that links code, all of them together. */
+/** All lanes of a piece that links code. */
 class Change {
-  /** Ascending. */
+  /** Numbers of the lanes, ascending. */
   #numbers = new Uint32Array();
   #memory;
   #dtype;
-  /** As the memory holds them, and then as they are after the links so far. @type {Lanes} */
+  /** The values in memory, and then after the links so far. @type {Lanes} */
   #now;
 
   /** @param {Uint8Array} bytes of the piece in memory @param {import('./dtypes.js').Dtype} dtype */
@@ -171,13 +170,13 @@ class Change {
     this.#numbers = all.subarray(0, count);
   }
 
-  /** Reads the lanes, once all have been added. */
+  /** Reads the lanes, after all have been added. */
   gather() {
     this.#now = pick(this.#memory, this.#numbers);
   }
 
   /**
-   * Makes the new lanes of the next link. Gives the sums of its lanes before and after.
+   * Computes the new lanes of the next link. Returns the sums of its lanes before and after.
    * @param {{ lanes: Uint32Array, values: Lanes, relative: boolean }} coded
    */
   make({ lanes, values, relative }) {
@@ -197,7 +196,7 @@ class Change {
 }
 
 /**
- * What a local part codes (SPEC section 24.5).
+ * Returns the lanes and values that a local part codes (SPEC section 24.5).
  * @param {Segment} segment
  * @param {number} part
  * @param {string} tensor

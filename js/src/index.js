@@ -1,6 +1,6 @@
 /**
  * `@deltachain/reader`: reads links (`.dcf`) and chains of links, in browsers and in Node. This file is the public
- * interface; what the bytes mean is in SPEC.md.
+ * interface; SPEC.md defines the format.
  *
  * A link is opened from a source, which is anything with `length` and `read(offset, length)`:
  *

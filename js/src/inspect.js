@@ -1,4 +1,4 @@
-/** What a link holds, tensor by tensor and segment by segment: the members of `deltachain inspect --json`. */
+/** The content of a link, tensor by tensor and segment by segment: the members of `deltachain inspect --json`. */
 import { compareStrings } from './bytes.js';
 import { PIECE_BYTES } from './limits.js';
 
@@ -6,7 +6,7 @@ import { PIECE_BYTES } from './limits.js';
 /** @typedef {import('./segment.js').Segment} Segment */
 /** @typedef {import('./link-index.js').Written} Written */
 
-/** How many coded lanes of each part and context are shown. */
+/** Number of coded lanes of each part and context that are shown. */
 const FIRST = 4;
 const BITMAP = 32;
 
@@ -120,7 +120,7 @@ function describe({ sparse, values }) {
 }
 
 /**
- * Shares out `total` in proportion to the weights, evenly if all are 0.
+ * Divides `total` in proportion to the weights, evenly if all are 0.
  * @param {number} total
  * @param {number[]} weights
  */

@@ -7,7 +7,10 @@ import { folderOf, foldersOf, isPathName, withoutCase } from './names.js';
 
 /** @typedef {import('./state.js').Table} Table */
 /** The files of a layout, with `name`, `metadata` and `tensors`. @typedef {Map<string, any>[]} Files */
-/** A layout as a reader records it: the text, and whether it is proven. @typedef {{ layout: string, proven: boolean }} Recorded */
+/**
+ * A layout in a reader's record: the text, and whether it is proven.
+ * @typedef {{ layout: string, proven: boolean }} Recorded
+ */
 
 export const LAYOUT = 'deltachain.layout';
 const LAYOUTS = 'deltachain.layouts';
@@ -15,14 +18,14 @@ const FORM = object({
   files: array(object({ name: nullable(string()), metadata: nullable(strings), tensors: nullable(array(string())) }), 1),
 });
 
-/** Whether different ones of these names differ in more than case. @param {string[]} names */
+/** True if names that differ also differ without case. @param {string[]} names */
 const differWithoutCase = (names) => new Set(names).size === new Set(names.map(withoutCase)).size;
 
-/** What metadata have for a key. @param {[string, string][]} metadata @param {string} key */
+/** Returns the value of a key in metadata. @param {[string, string][]} metadata @param {string} key */
 export const valueOf = (metadata, key) => metadata.find(([own]) => own === key)?.[1];
 
 /**
- * The files of a layout, checked against the tensors of its state.
+ * Returns the files of a layout, checked against the tensors of its state.
  * @param {string} text
  * @param {{ has(name: string): boolean, size: number, keys(): Iterable<string> }} target
  * @returns {Files}
@@ -56,7 +59,7 @@ export function readLayout(text, target) {
     if (tensors === null) return files;
     ensure(ascending(tensors), 'R-LAY-01', 'the tensors of a file are not ascending');
     for (const tensor of tensors) {
-      ensure(target.has(tensor) && !placed.has(tensor), 'R-LAY-01', 'a tensor that is not there, or is twice', { tensor });
+      ensure(target.has(tensor) && !placed.has(tensor), 'R-LAY-01', 'a listed tensor is missing or duplicate', { tensor });
       placed.add(tensor);
     }
   }
@@ -67,7 +70,12 @@ export function readLayout(text, target) {
 /** One file without a name. @type {Files} */
 export const ONE_FILE = [new Map([['name', null], ['metadata', null], ['tensors', null]])];
 
-/** The layout of a target whose link states none. @param {Files} files @param {Table} before @param {Table} after */
+/**
+ * Returns the layout of a target whose link states none.
+ * @param {Files} files
+ * @param {Table} before
+ * @param {Table} after
+ */
 function carriedOver(files, before, after) {
   const folders = files.map((file) => folderOf(file.get('name') ?? ''));
   const lists = files.map((file) => /** @type {string[]} */ (file.get('tensors') ?? []).filter((name) => after.has(name)));
@@ -85,7 +93,7 @@ function carriedOver(files, before, after) {
 }
 
 /**
- * The layout of a target (SPEC section 12): the one that its link states, or else the one of the base.
+ * Returns the layout of a target (SPEC section 12): the one that its link states, or else the one of the base.
  * @param {Files} files of the base
  * @param {string | undefined} stated
  * @param {Table} before
@@ -96,7 +104,7 @@ export function nextLayout(files, stated, before, after) {
 }
 
 /**
- * The digest of the layout of a shard that a commit names; undefined if it names none (SPEC section 25.1).
+ * Returns the digest of a shard's layout that a commit names; undefined if it names none (SPEC section 25.1).
  * @param {{ metadata: [string, string][], shards: string[] }} commit
  * @param {number} shard
  */
@@ -106,23 +114,23 @@ function named({ metadata, shards }, shard) {
   return legal ? digests[shard] : undefined;
 }
 
-/** The layout of a shard on a path, and what is known of it (SPEC section 25.2). @template Step */
+/** The layout of a shard on a path, and the state of its proof (SPEC section 25.2). @template Step */
 export class LayoutProof {
   files = ONE_FILE;
   proven = false;
-  /** The step that the layout comes from; null: what is held. @type {Step | null} */
+  /** The step that the layout comes from; null: the held version. @type {Step | null} */
   origin = null;
-  /** The last step that proves nothing by itself; null: what is held. @type {Step | null} */
+  /** The last step that proves nothing by itself; null: the held version. @type {Step | null} */
   unproven = null;
 
-  /** Of a version held. @param {Recorded} recorded @param {Table} table */
+  /** Begins with the layout of a held version. @param {Recorded} recorded @param {Table} table */
   hold({ layout, proven }, table) {
     this.files = readLayout(layout, table);
     this.proven = proven;
   }
 
   /**
-   * After a file that was hashed whole.
+   * Continues with a file that was hashed whole.
    * @param {Step & { from: number | null }} step
    * @param {boolean} stands whether its route stands in the commit
    * @param {string | undefined} stated
@@ -138,7 +146,7 @@ export class LayoutProof {
   }
 
   /**
-   * Compares it with what the commit of its version names.
+   * Compares the layout with the one that the commit of its version names.
    * @param {Parameters<typeof named>[0]} commit
    * @param {number} shard
    */

@@ -1,4 +1,4 @@
-/** Limits of SPEC section 13: what this reader accepts, which is what every reader has to support. */
+/** Limits of SPEC section 13: this reader accepts what every reader must support. */
 
 /**
  * @typedef {object} Limits
@@ -35,8 +35,8 @@ export const LIMITS = Object.freeze({
 });
 
 /**
- * What no file may exceed, for callers who trust the source and have the memory: an index of this size can take many
- * times its bytes.
+ * Limits of any file, for callers that trust the source and have the memory: an index of this size can take many times
+ * its bytes.
  * @type {Readonly<Limits>}
  */
 export const FORMAT_LIMITS = Object.freeze({

@@ -56,8 +56,8 @@ const MAGIC = [0x89, 0x44, 0x43, 0x46, 0x0d, 0x0a, 0x1a, 0x0a];
  */
 
 /**
- * A tensor that the link sets or patches, as it is in the target. `segments` has for each piece 0, or 1 + the number of
- * its segment, `parts` its place among the parts of that segment, `pieces` its digest; `digest` is the tensor's.
+ * A tensor that the link sets or patches, as in the target. For each piece, `segments` has 0, or 1 + the number of its
+ * segment, `parts` its place among the parts of that segment, and `pieces` its digest; `digest` is the tensor's.
  * @typedef {TensorInfo & WrittenOnly} Written
  * @typedef {{ operation: 'set' | 'patch', segments: Uint32Array, parts: Uint32Array, pieces: string[], digest: string }} WrittenOnly
  */
@@ -73,7 +73,7 @@ const MAGIC = [0x89, 0x44, 0x43, 0x46, 0x0d, 0x0a, 0x1a, 0x0a];
  */
 
 /**
- * Steps 1 to 4.
+ * Does steps 1 to 4.
  * @param {Uint8Array} bytes the first 128 of the file, or all that it has
  * @param {number} fileLength
  * @param {Limits} limits
@@ -113,7 +113,7 @@ export function parseHeader(bytes, fileLength, limits) {
 }
 
 /**
- * Steps 5 and 6.
+ * Does steps 5 and 6.
  * @param {Header} header
  * @param {Uint8Array} stored
  * @param {Limits} limits
@@ -123,7 +123,7 @@ export function parseIndex(header, stored, limits) {
   ensure(crc32(stored) === header.indexCrc, 'R-IDX-01', 'the index checksum does not match', { offset: HEADER_BYTES });
   const raw = at({ offset: HEADER_BYTES }, () => readStream(stored, header.indexRaw));
   const cursor = new Cursor(raw);
-  // An offset in the file is known only where the index is not compressed.
+  // An offset in the file is known only if the index is not compressed.
   const plain = stored.length === raw.length;
   try {
     return new IndexParser(cursor, header, limits).parse();
@@ -225,7 +225,7 @@ class IndexParser {
       const bits = bitsOf(dtype, shape);
       ensure(bits <= BigInt(this.limits.tensorBytes) * 8n, 'R-LIM-01', 'the tensor is too large');
       const whole = bits % BigInt(8 * dtype.laneBytes) === 0n;
-      ensure(whole, 'R-IDX-09', 'its byte length is not whole, or no multiple of the lane bytes');
+      ensure(whole, 'R-IDX-09', 'its byte length is not whole, or not a multiple of the lane bytes');
       const byteLength = Number(bits / 8n);
       const { segments, parts } = this.#readSegmentNumbers(operation, dtype, byteLength);
       return { operation, name, dtype, shape, byteLength, segments, parts, pieces: [], digest: '' };
@@ -237,10 +237,10 @@ class IndexParser {
     const code = cursor.u8();
     if (code === 255) {
       const name = cursor.take(this.#count(this.limits.nameBytes, 'bytes of a name'));
-      // The string's own rules come before the rules of the description.
+      // The rules of strings come before the rules of the description.
       new Cursor(name).string(name.length);
       const dtype = describedDtype(name, cursor.varint(), cursor.u8(), cursor.u8(), cursor.u8());
-      ensure(dtype !== null, 'R-IDX-20', 'the description of a dtype is not as it must be');
+      ensure(dtype !== null, 'R-IDX-20', 'the description of a dtype is invalid');
       return dtype;
     }
     const dtype = BY_CODE.get(code);
@@ -255,7 +255,7 @@ class IndexParser {
    */
   #readSegmentNumbers(operation, dtype, byteLength) {
     const count = pieceCount(byteLength);
-    // Each piece takes at least one byte, so there are no more pieces than bytes, whatever the shape claims.
+    // Each piece takes at least one byte, so there are at most as many pieces as bytes, whatever the shape claims.
     const room = Math.min(count, this.cursor.left);
     const segments = new Uint32Array(room);
     const parts = new Uint32Array(room);

@@ -1,4 +1,4 @@
-/** Opening a link and reading what it holds. */
+/** Opening a link and reading its content. */
 import { DeltachainError } from './errors.js';
 import { applyLinks } from './apply.js';
 import { EMPTY_STATE_DIGEST } from './digests.js';
@@ -16,13 +16,13 @@ import { SUMS_BIT, SUMS_KIND, parseSums, recordLength } from './sums.js';
 /** @typedef {import('./state.js').State} State */
 /** @typedef {import('./work.js').WorkOptions} WorkOptions */
 
-/** How much is read ahead where segments are read one after another. */
+/** Number of bytes that are read ahead when segments are read one after another. */
 const AHEAD_BYTES = 2 ** 20;
 
 /**
- * What a link codes of one piece. `lanes` has the number of each coded lane in its piece, ascending within each of the
- * contexts, which follow one another; null if these numbers depend on a base that was not given. `values` are new lanes,
- * or, if `relative`, differences modulo 2^W (SPEC section 8.3).
+ * The coded lanes of one piece. `lanes` has the number of each coded lane in its piece, ascending within each of the
+ * contexts, which follow one another; null if these numbers depend on a base that was not given. `values` are new
+ * lanes, or, if `relative`, differences modulo 2^W (SPEC section 8.3).
  * @typedef {object} Coded
  * @property {Written} tensor
  * @property {number} piece
@@ -33,9 +33,9 @@ const AHEAD_BYTES = 2 ** 20;
  */
 
 /**
- * Opens a link: steps 1 to 6 of SPEC section 10. Header and index are read, no segment.
+ * Opens a link: steps 1 to 6 of SPEC section 10. Reads header and index, but no segment.
  * @param {Source} source
- * @param {{ limits?: Partial<import('./limits.js').Limits> }} [options] limits are those of `LIMITS` if not given
+ * @param {{ limits?: Partial<import('./limits.js').Limits> }} [options] `limits`: by default `LIMITS`
  * @returns {Promise<Link>}
  * @throws {DeltachainError}
  */
@@ -51,7 +51,7 @@ export async function open(source, options = {}) {
 export class Link {
   /** Bytes of segments that have been read ahead. */
   #ahead = /** @type {{ offset: number, bytes: Uint8Array }} */ ({ offset: 0, bytes: new Uint8Array() });
-  /** Where the segment that was read last ends. */
+  /** End of the segment that was read last. */
   #end = 0;
 
   /**
@@ -65,12 +65,12 @@ export class Link {
     this.index = index;
   }
 
-  /** Whether no value is relative: the link can be decoded without its base (SPEC section 9.2). */
+  /** True if no value is relative: the link can be decoded without its base (SPEC section 9.2). */
   get isDirect() {
     return this.index.segments.every((segment) => segment.values === 'absolute');
   }
 
-  /** Whether the base is the empty state. */
+  /** True if the base is the empty state. */
   get isSnapshot() {
     return this.header.base === EMPTY_STATE_DIGEST;
   }
@@ -100,7 +100,7 @@ export class Link {
     return bytes.subarray(offset - from, offset - from + length);
   }
 
-  /** The records of the extension area, which is read whole: `header.extensionLength` tells how long it is. */
+  /** Reads the records of the extension area. Reads the whole area, whose length is `header.extensionLength`. */
   async extension() {
     const records = [];
     for (const found of await this.#records()) records.push(await readRecord(this.source, found));
@@ -113,8 +113,8 @@ export class Link {
   }
 
   /**
-   * The sums that the link has (SPEC section 24.3), of each piece of each tensor that it writes, by name; null
-   * if it has none, or if what is there is not right. That is no fault of the link.
+   * Reads the link's sums (SPEC section 24.3) of each piece of each tensor that it writes, by name; null if it has
+   * none, or if they are invalid, which is not a fault of the link.
    * @returns {Promise<Map<string, import('./sums.js').PieceSums[]> | null>}
    */
   async sums() {
@@ -126,7 +126,7 @@ export class Link {
   }
 
   /**
-   * Decodes every segment: step 8 of SPEC section 10 without a base. Returns if nothing is wrong.
+   * Decodes every segment: step 8 of SPEC section 10 without a base. Returns if it finds no fault.
    * @param {WorkOptions} [options] progress in bytes of segments
    */
   async check({ progress, signal } = {}) {
@@ -139,9 +139,9 @@ export class Link {
   }
 
   /**
-   * Applies the link to a base. Use what is written only after this has returned.
+   * Applies the link to a base. Use the output only after this has returned.
    * @param {State} base
-   * @param {import('./apply.js').StateWriter | null} [writer] null to prove only
+   * @param {import('./apply.js').StateWriter | null} [writer] null to only prove
    * @param {import('./apply.js').ApplyOptions} [options] progress in bytes of the result
    * @returns {Promise<import('./state.js').Table>} table of the result
    */
@@ -150,7 +150,7 @@ export class Link {
   }
 
   /**
-   * What the link codes of one tensor, piece by piece.
+   * Yields the coded lanes of one tensor, piece by piece.
    * @param {string} name
    * @param {State} [base] needed for the numbers of lanes where a segment has several contexts
    * @returns {AsyncGenerator<Coded>}
@@ -165,14 +165,14 @@ export class Link {
   }
 
   /**
-   * New values of all tensors, in the order of names, from a link that is direct: *patches* of SPEC section 10. What was
-   * given before a failure is of no use.
+   * Yields the new values of all tensors, in the order of names, from a direct link: *patches* of SPEC section 10.
+   * If it fails, discard the values that it has yielded.
    * @returns {AsyncGenerator<Coded & { lanes: Uint32Array }>}
    * @throws {DeltachainError} UNSUPPORTED, if values are relative; otherwise the failure of the first segment in the file
    */
   async *patches() {
     if (!this.isDirect) throw new DeltachainError('UNSUPPORTED', null, 'values are relative: a base is needed');
-    // The last one of each dtype and coding: R-IDX-19 has them ascend.
+    // The last segment of each dtype and coding: R-IDX-19 makes them ascend.
     /** @type {Map<string, Segment>} */
     const last = new Map();
     for (const tensor of this.index.tensors) {
@@ -189,7 +189,7 @@ export class Link {
     }
   }
 
-  /** A segment, or the failure of the first up to it that has one. @param {number} number */
+  /** Returns a segment, or throws the failure of the first faulty segment up to it. @param {number} number */
   async #orFirstFailure(number) {
     try {
       return await this.segment(number);
@@ -224,8 +224,8 @@ export class Link {
   }
 
   /**
-   * What `deltachain inspect --json` says of the link, without the path. Decodes every segment.
-   * @param {WorkOptions & { segments?: boolean }} [options] `segments`: each segment as it is coded, as well
+   * Returns the same as `deltachain inspect --json`, without the path. Decodes every segment.
+   * @param {WorkOptions & { segments?: boolean }} [options] `segments`: also each segment as coded
    */
   inspect(options = {}) {
     return inspect(this, options);

@@ -5,7 +5,7 @@ const DEVICE = /^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00
 /** @param {number} version */
 export const versionDigits = (version) => String(version).padStart(20, '0');
 
-/** A to Z as a to z, nothing else. @param {string} text */
+/** Replaces A to Z by a to z, and nothing else. @param {string} text */
 export const withoutCase = (text) => text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
 
 /** @param {string} name */
@@ -16,13 +16,13 @@ export function isPlainName(name) {
     !DEVICE.test(stem);
 }
 
-/** The folder of a path name: up to and including its last `/`. @param {string} name */
+/** Returns the folder of a path name: up to and including its last `/`. @param {string} name */
 export const folderOf = (name) => name.slice(0, name.lastIndexOf('/') + 1);
 
-/** The folder of a path name, and those that it lies in. @param {string} name */
+/** Returns the folder of a path name, and the folders above it. @param {string} name */
 export const foldersOf = (name) => name.split('/').slice(0, -1).map((_, i, parts) => parts.slice(0, i + 1).join('/'));
 
-/** Whether a layout writes files of such names. @param {string} name */
+/** True if a layout writes files with such names. @param {string} name */
 export const isOfLayouts = (name) => /\.safetensors(\.index\.json)?$/.test(withoutCase(name));
 
 /** @param {string} name */

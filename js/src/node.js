@@ -1,4 +1,4 @@
-/** What only Node has: files and directories. Imported as `@deltachain/reader/node`. */
+/** The parts that only Node has: files and directories. Imported as `@deltachain/reader/node`. */
 import { open as openFile, readdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ioError } from './errors.js';
@@ -57,7 +57,7 @@ export function directoryStore(directory) {
       }),
     async list(folder) {
       const names = (await orNull(() => readdir(join(directory, folder)))) ?? [];
-      // A folder, or a symbolic link that leads nowhere, is not an object.
+      // Folders, and symbolic links without a target, are not objects.
       const files = names.map((name) => orNull(async () => (await stat(join(directory, folder, name))).isFile()));
       const found = await Promise.all(files);
       return names.filter((_, i) => found[i] === true);

@@ -11,7 +11,7 @@ const BITMAP = 32;
 const WIDE_SIGN = 2n ** 63n;
 
 /**
- * Changes the bytes of a piece, which hold what the tensor starts from and lie at a multiple of the lane bytes.
+ * Changes the bytes of a piece, which hold the tensor's old values and begin at a multiple of the lane bytes.
  * @param {Segment} segment
  * @param {number} part
  * @param {Uint8Array} bytes
@@ -23,7 +23,7 @@ export function applyPart(segment, part, bytes) {
   for (let c = 0; c < segment.table.contexts; c++) {
     const { start, count } = segment.run(c, part);
     const values = segment.values.subarray(start, start + count);
-    // With one context the rank of a lane is its number.
+    // With one context, the rank of a lane is its number.
     const list = places === null ? (segment.ranks?.subarray(start, start + count) ?? null) : places[c];
     moveLanes(lanes, values, list, segment.relative, dtype);
   }
@@ -77,8 +77,8 @@ function moveWide(lanes, values, list, dtype) {
 }
 
 /**
- * The lanes that each context of a part codes, found by what the lanes hold now. Checks R-POS-01 and R-POS-02 against
- * the members.
+ * Finds the lanes that each context of a part codes, by the current values of the lanes. Checks R-POS-01 and R-POS-02
+ * against the members.
  * @param {Segment} segment
  * @param {number} part
  * @param {Uint8Array} bytes
@@ -110,19 +110,20 @@ function contextOfExponent({ exponentBits }, thresholds) {
 }
 
 /**
- * Where the exponent fields of lanes lie: the words that hold them, the step from one to the next, the shift.
+ * Returns the places of the exponent fields of lanes: the words that hold them, the step from one to the next, and the
+ * shift.
  * @param {Uint8Array} bytes
  * @param {Dtype} dtype
  */
 function exponents(bytes, { laneBytes, exponentBits }) {
-  // Of a lane of 8 bytes it lies in the upper half.
+  // In a lane of 8 bytes the field is in the upper half.
   const words = /** @type {NarrowLanes} */ (lanesOf(bytes, Math.min(laneBytes, 4)));
   const step = laneBytes === 8 ? 2 : 1;
   return { words, step, shift: Math.min(8 * laneBytes, 32) - 1 - exponentBits };
 }
 
 /**
- * Lists all lanes of each context, as far as a list is long, and counts the members.
+ * Lists all lanes of each context, up to the length of its list, and counts the members.
  * @param {Uint8Array} bytes
  * @param {Dtype} dtype
  * @param {Uint8Array} lookup
@@ -148,7 +149,7 @@ function placeAll(bytes, dtype, lookup, lists, members) {
  * @param {Uint32Array[]} ranks
  */
 function placeRanks(bytes, dtype, lookup, lists, members, ranks) {
-  // Ranks are below 2^24, and signed numbers are the fast ones.
+  // Ranks are below 2^24, and signed numbers are faster.
   const NONE = -1;
   const { words, step, shift } = exponents(bytes, dtype);
   const mask = lookup.length - 1;

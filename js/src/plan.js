@@ -1,6 +1,6 @@
 /**
- * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds (SPEC section 23.3).
- * Looks at no file. The search goes backwards from the version wanted, as the pseudo-code of section 19.1 does.
+ * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and the additions of trust (SPEC section 23.3).
+ * Reads no file. The search goes backwards from the wanted version, as in the pseudo-code of section 19.1.
  */
 import { DeltachainError, broken, ensure } from './errors.js';
 import { blake3Hex } from './digests.js';
@@ -17,12 +17,12 @@ import { Notes, keysOf } from './signatures.js';
 /** @typedef {import('./store.js').Store} Store */
 
 /**
- * What a reader has recorded of the version that it holds: digests of the bytes of its commit and of `chain.json`.
+ * A reader's record of its held version: digests of the bytes of its commit and of `chain.json`.
  * @typedef {{ version: number, commit: string, chain: string }} HeldRecord
  */
 
 /**
- * A route on a path; `version` is what it leads to, `id` tells it from every other route of every document.
+ * A route on a path. `version` is the version that it leads to; `id` is unique among the routes of all documents.
  * @typedef {Route & { version: number, id: string }} Step
  */
 
@@ -32,30 +32,30 @@ import { Notes, keysOf } from './signatures.js';
 export const commitName = (version) => `commits/${versionDigits(version)}.json`;
 
 /**
- * A way from `at` (null: nothing) to the version wanted: the bytes of its files, those of routes that are not known to be
- * direct, and the place of each route in its document.
+ * A path from `at` (null: nothing) to the wanted version: the bytes of its files, the bytes of routes that are not
+ * known to be direct, and the place of each route in its document.
  * @typedef {{ bytes: bigint, relative: bigint, at: number | null, steps: Step[], places: number[] }} Way
  */
 
-/** Finds paths to one version, and remembers what failed. */
+/** Finds paths to one version, and remembers failures. */
 export class Planner {
   /** @type {Map<number, Promise<CheckedCommit>>} */
   #commits = new Map();
   /** @type {Map<number, Step[]>} */
   #routes = new Map();
-  /** Generations of the routes documents of each version, the highest first. @type {Map<number, number[]> | null} */
+  /** Generations of the routes documents of each version, highest first. @type {Map<number, number[]> | null} */
   #generations = null;
-  /** A file, or a routes document that was listed, is missing: a prune may have come between. */
+  /** True if a file, or a routes document that was listed, is missing: a prune may have run meanwhile. */
   #missing = false;
   /** Routes that failed. @type {Set<string>} */
   #unusable = new Set();
-  /** No path from nothing begins below. */
+  /** Lowest version at which a path from nothing may begin. */
   #floor = 0;
-  /** Lowest version, with those above it, whose commits fit one another. */
+  /** Lowest version from which on all commits fit one another. */
   #fits = Infinity;
   /** The failure that is reported if there is no path. @type {DeltachainError | null} */
   first = null;
-  /** What the reader holds and can begin from. @type {HeldRecord | null} */
+  /** The held version, from which a path can begin. @type {HeldRecord | null} */
   held = null;
   wanted = 0;
   /** With trust: the highest version above the head that has a commit, which is not signed. @type {number | null} */
@@ -76,10 +76,10 @@ export class Planner {
   }
 
   /**
-   * Steps 1 to 3 for the version wanted, and from the held one to it. Failures are final.
+   * Does steps 1 to 3 for the wanted version, and from the held one to it. Failures are final.
    * @param {number | null} version null for the head
    * @param {HeldRecord | null} held
-   * @param {string | null} accept digest of a commit that may be a step back
+   * @param {string | null} accept digest of a commit that may be a rollback
    */
   async begin(version, held, accept) {
     const chain = await this.#read('chain.json');
@@ -90,15 +90,15 @@ export class Planner {
     const keys = keysOf(trust?.keys ?? [], this.chainDigest);
     ensure(trust === null || keys.length >= trust.quorum, 'R-SIG-05', 'too few keys are trusted for this chain');
     const same = () => {
-      ensure(held === null || held.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
+      ensure(held === null || held.chain === this.chainDigest, 'R-CHN-13', 'this chain is not the held one');
     };
     const seen = trust?.seen ?? null;
     const seenLater = seen !== null && (held === null || held.version < seen.version);
     let known = [held, seenLater ? seen : null].filter((one) => one !== null);
-    // To what is held there is no step. Whether it was held before, only the caller knows.
+    // A step to the held commit is no rollback. Only the caller knows whether that commit was held before.
     const mayStep = known.length > 0 && accept !== null && accept !== held?.commit;
     if (held !== null && !mayStep) same();
-    // Where a step back is allowed, the held commit may be gone, and older ones not.
+    // If a rollback is allowed, the held commit may be missing while older ones exist.
     const newest = Math.max(0, ...known.map((one) => one.version));
     const found = async () => (await this.#findHead(newest)) ?? (mayStep ? await this.#findHead(0) : null);
     const versions = async () => (version !== null ? [version] : this.#downwards(found, mayStep ? 0 : newest));
@@ -109,7 +109,7 @@ export class Planner {
       ensure(forward, 'R-CHN-14', 'the head is below the version that is held or was seen');
     };
     if (!mayStep) backwards();
-    ensure(trust === null || signed !== null, 'R-SIG-01', 'no version is signed by those who are trusted');
+    ensure(trust === null || signed !== null, 'R-SIG-01', 'no version is signed by the trusted keys');
     ensure(head !== null, 'R-CHN-03', 'the chain has no commit');
     this.wanted = head;
     const bytes = signed?.bytes ?? (await this.#read(commitName(head)));
@@ -135,10 +135,10 @@ export class Planner {
   }
 
   /**
-   * The commit of the first version that is signed; null if there is none. Its bytes are those whose signatures were
-   * verified: another reading may give others.
+   * Finds the commit of the first signed version; null if there is none. Its bytes are the ones whose signatures were
+   * verified: a second read may return others.
    * @param {Iterable<number>} versions
-   * @param {boolean} any if it is not one that must be signed
+   * @param {boolean} any true if the version need not be signed
    * @param {Key[]} keys that are trusted for this chain
    * @param {number} quorum
    */
@@ -148,7 +148,7 @@ export class Planner {
     for (const version of versions) {
       top ??= version;
       const isTop = version === top;
-      // The list comes after the commits, before which notes are stored.
+      // The list is read after the commits, before which notes are stored.
       if (!isTop && this.store.list !== undefined && !(await notes.have(version))) continue;
       const bytes = await this.#read(commitName(version));
       ensure(bytes !== null || any, 'R-CHN-03', `there is no commit ${version}`);
@@ -157,11 +157,15 @@ export class Planner {
       this.unsigned = isTop ? null : top;
       return { version, bytes };
     }
-    ensure(any, 'R-SIG-01', `version ${top} is not signed by those who are trusted`);
+    ensure(any, 'R-SIG-01', `version ${top} is not signed by the trusted keys`);
     return null;
   }
 
-  /** From the lowest to the highest of what is known and wanted. @param {Seen[]} known @param {number} wanted */
+  /**
+   * Checks the commits from the lowest to the highest of the known and wanted versions.
+   * @param {Seen[]} known
+   * @param {number} wanted
+   */
   async #checkBetween(known, wanted) {
     const versions = [...known.map((one) => one.version), wanted];
     const [low, high] = [Math.min(...versions), Math.max(...versions)];
@@ -181,12 +185,12 @@ export class Planner {
     ensure(commit.parent === digest, 'R-CHN-04', `the parent of commit ${commit.version} is another one`);
   }
 
-  /** The commit of a version, checked by itself. @param {number} version @returns {Promise<CheckedCommit>} */
+  /** Returns the commit of a version, checked by itself. @param {number} version @returns {Promise<CheckedCommit>} */
   commit(version) {
     return this.#commits.get(version) ?? this.#keep(version, this.#readCommit(version));
   }
 
-  /** @param {number} version @param {Promise<CheckedCommit>} commit which may fail before anybody asks for it */
+  /** @param {number} version @param {Promise<CheckedCommit>} commit which may fail before it is awaited */
   #keep(version, commit) {
     commit.catch(() => {});
     this.#commits.set(version, commit);
@@ -207,15 +211,15 @@ export class Planner {
     return { commit, digest: blake3Hex(bytes) };
   }
 
-  /** Versions that have a commit, in any order. */
+  /** Lists the versions that have a commit, in any order. */
   async #listCommits() {
     const names = ((await this.store.list?.('commits')) ?? []).map((name) => /^(\d{20})\.json$/.exec(name)?.[1]);
     return names.map(Number).filter((version) => Number.isSafeInteger(version));
   }
 
   /**
-   * Versions that have a commit, as far as that is known, from the highest on.
-   * @param {() => Promise<number | null>} find the highest, where none can be listed
+   * Returns the versions that have a commit, as far as known, highest first.
+   * @param {() => Promise<number | null>} find finds the highest, if the store cannot list
    * @param {number} least
    */
   async #downwards(find, least) {
@@ -228,7 +232,7 @@ export class Planner {
     })();
   }
 
-  /** Newest version; null if there is none. @param {number} known a version that existed once, or 0 */
+  /** Finds the newest version; null if there is none. @param {number} known a version that existed once, or 0 */
   async #findHead(known) {
     if (this.store.list !== undefined) {
       const versions = await this.#listCommits();
@@ -246,7 +250,7 @@ export class Planner {
     return low;
   }
 
-  /** Routes in force of a version. @param {number} version @returns {Promise<Step[]>} */
+  /** Returns the routes of a version that are in force. @param {number} version @returns {Promise<Step[]>} */
   async #routesOf(version) {
     const known = this.#routes.get(version);
     if (known !== undefined) return known;
@@ -281,7 +285,7 @@ export class Planner {
     return found;
   }
 
-  /** Whether step 4 begins anew, as if for the first time: something is missing, and other routes documents are there. */
+  /** True if step 4 must start over: something is missing, and other routes documents exist now. */
   async #beginsAnew() {
     if (!this.#missing) return false;
     const names = (/** @type {Map<number, number[]> | null} */ of) => [...(of ?? [])].map(String).sort().join();
@@ -299,7 +303,12 @@ export class Planner {
     return readDocument(this.store, name, this.limits);
   }
 
-  /** Null if the document is gone. @param {number} version @param {number} generation @param {string} commit */
+  /**
+   * Reads a routes document; null if it does not exist any more.
+   * @param {number} version
+   * @param {number} generation
+   * @param {string} commit
+   */
   async #readRoutes(version, generation, commit) {
     const bytes = await this.#read(routesName(version, generation));
     if (bytes === null) {
@@ -314,7 +323,8 @@ export class Planner {
   }
 
   /**
-   * The result of work; undefined if it fails, which is remembered. What is not a failure of the chain goes on.
+   * Returns the result of work; undefined if it fails, which is remembered. Errors that are not failures of the chain
+   * are thrown.
    * @template T
    * @param {() => T | Promise<T>} work
    * @returns {Promise<T | undefined>}
@@ -341,13 +351,13 @@ export class Planner {
     this.#unusable.add(step.id);
   }
 
-  /** Rules out all paths from what is held. @param {unknown} error */
+  /** Rules out all paths from the held version. @param {unknown} error */
   failHeld(error) {
     this.note(error);
     this.held = null;
   }
 
-  /** The cheapest path that is left: step 4. @returns {Promise<Step[]>} */
+  /** Does step 4: returns the cheapest remaining path. @returns {Promise<Step[]>} */
   async path() {
     for (;;) {
       const way = await this.#cheapest();
@@ -359,7 +369,8 @@ export class Planner {
   }
 
   /**
-   * Checks the commits from the wanted one down to where a path begins. False, and a higher floor, if one has a fault.
+   * Checks the commits from the wanted one down to the beginning of a path. If one has a fault, raises the floor and
+   * returns false.
    * @param {number} begin
    */
   async #checkBelow(begin) {
@@ -461,7 +472,7 @@ export function routesName(version, generation) {
 }
 
 /**
- * The bytes of a document, at most one more than are allowed; null if there is none.
+ * Reads the bytes of a document, at most one more than allowed; null if it does not exist.
  * @param {Store} store
  * @param {string} name
  * @param {import('./limits.js').Limits} limits

@@ -1,6 +1,6 @@
 /**
- * Decoding a segment: SPEC sections 7 and 8, step 8 of section 10 without the checks that need the base. Lanes come
- * out by context, then part, then lane, as in the file.
+ * Decoding a segment: SPEC sections 7 and 8, step 8 of section 10 without the checks that need the base. Lanes are
+ * ordered by context, then part, then lane, as in the file.
  */
 import { at, broken, ensure } from './errors.js';
 import { Cursor } from './bytes.js';
@@ -15,11 +15,11 @@ import { readStream } from './zstd.js';
 const BITMAP = 32;
 
 /**
- * The table of a segment (SPEC section 7.1). `thresholds` and `counts` are of each part.
+ * The table of a segment (SPEC section 7.1). `thresholds` and `counts` have an item for each part.
  * @typedef {object} Table
  * @property {number} contexts
  * @property {number[]} positions parameter of each context; empty for dense positions
- * @property {number[]} widths bits of a symbol of each context; empty but for relative small values
+ * @property {number[]} widths bits of a symbol of each context; empty unless values are relative small
  * @property {number[][]} thresholds
  * @property {number[][]} counts
  */
@@ -38,7 +38,7 @@ function newLanes(laneBytes, count) {
 }
 
 /**
- * Lanes of the bytes of a piece, which begin at a multiple of the lane bytes.
+ * Returns the lanes of the bytes of a piece, which begin at a multiple of the lane bytes.
  * @param {Uint8Array} bytes
  * @param {number} w
  */
@@ -49,7 +49,7 @@ export function lanesOf(bytes, w) {
   return w === 2 ? new Uint16Array(buffer, offset, length / 2) : bytes;
 }
 
-/** A segment whose own content is right. */
+/** A segment whose own content is valid. */
 export class Segment {
   /** @type {StreamLengths[]} */
   streams = [];
@@ -57,9 +57,9 @@ export class Segment {
   table = { contexts: 0, positions: [], widths: [], thresholds: [], counts: [] };
   /** Ranks of the coded lanes; null for dense positions, where every member is coded. @type {Uint32Array | null} */
   ranks = null;
-  /** New lanes, or differences modulo 2^W where values are relative. @type {Lanes} */
+  /** New lanes, or differences modulo 2^W if values are relative. @type {Lanes} */
   values;
-  /** Where the run of context `c` and part `p` begins: at `starts[c * parts + p]`; it ends where the next begins. */
+  /** The run of context `c` and part `p` begins at `starts[c * parts + p]`; it ends where the next one begins. */
   starts;
 
   /**
@@ -82,7 +82,7 @@ export class Segment {
     });
   }
 
-  /** Bytes that it takes, about. */
+  /** Approximate number of bytes that the segment takes. */
   get memory() {
     return this.values.byteLength + (this.ranks?.byteLength ?? 0) + 200 * this.entry.parts.length;
   }
@@ -91,14 +91,18 @@ export class Segment {
     return this.entry.values !== 'absolute';
   }
 
-  /** Coded lanes of a part. @param {number} part */
+  /** Returns the number of coded lanes of a part. @param {number} part */
   codedLanes(part) {
     let sum = 0;
     for (let c = 0; c < this.table.contexts; c++) sum += this.run(c, part).count;
     return sum;
   }
 
-  /** Where a part's run of a context lies in `ranks` and `values`. @param {number} context @param {number} part */
+  /**
+   * Returns where a part's run of a context begins and ends in `ranks` and `values`.
+   * @param {number} context
+   * @param {number} part
+   */
   run(context, part) {
     const place = context * this.entry.parts.length + part;
     return { start: this.starts[place], count: this.starts[place + 1] - this.starts[place] };
@@ -123,19 +127,19 @@ export class Segment {
     }
     ensure(cursor.at + sum === bytes.length, 'R-SEG-02', 'directory and streams do not fill the segment');
     let next = 0;
-    /** The next stream, once its raw length has been checked. @param {(raw: number) => void} check */
+    /** Returns the next stream, after its raw length has been checked. @param {(raw: number) => void} check */
     const take = (check) => {
       const { raw, stored } = this.streams[next++];
       check(raw);
       return readStream(cursor.take(stored), raw);
     };
-    /** A stream whose raw length the coding requires. @param {number} required */
+    /** Returns a stream whose raw length the coding determines. @param {number} required */
     const exact = (required) =>
       take((raw) => {
         const { name } = this.streams[next - 1];
         ensure(raw === required, 'R-STR-04', `stream ${name} has ${raw} bytes instead of ${required}`);
       });
-    /** An escape stream. @param {number} count @param {number} each */
+    /** Returns the values of an escape stream. @param {number} count @param {number} each */
     const escapes = (count, each) => {
       const stream = take((raw) => ensure(raw <= each * count, 'R-LIM-03', `${raw} bytes for ${count} escapes`));
       return readEscapes(stream, count);
@@ -162,7 +166,7 @@ export class Segment {
     }
   }
 
-  /** Coded lanes of a context, in all parts. @param {number} context */
+  /** Returns the number of coded lanes of a context, in all parts. @param {number} context */
   #ofContext(context) {
     const parts = this.entry.parts.length;
     const start = this.starts[context * parts];
@@ -211,7 +215,8 @@ export class Segment {
   }
 
   /**
-   * Bitmaps and gaps of all contexts; fills `starts` and `ranks`. Returns how many lanes each part codes of each context.
+   * Reads bitmaps and gaps of all contexts; fills `starts` and `ranks`. Returns how many lanes of each context each
+   * part codes.
    * @param {(required: number) => Uint8Array} exact
    * @param {(count: number, each: number) => (number | bigint)[]} escapes
    */
@@ -266,7 +271,7 @@ export class Segment {
           let h = high[highAt++];
           if (h === 255) h += Number(beyond[escape++]);
           rank += 1 + h * scale + bitsAt(low, bit, shift);
-          // The message is made only where it is needed: this runs for every coded lane.
+          // The message is made only if needed: this runs for every coded lane.
           if (rank >= lanes) throw broken('R-POS-01', `rank ${rank} in a part of ${lanes} lanes`);
           ranks[i] = rank;
         }
@@ -285,7 +290,7 @@ export class Segment {
     const values = newLanes(laneBytes, total);
     for (let j = 0; j < laneBytes; j++) {
       const plane = exact(total);
-      // Lanes are little-endian, like all machines that run this.
+      // Lanes are little-endian, like all machines that run this code.
       const bytes = new Uint8Array(values.buffer);
       for (let i = 0, place = j; i < total; i++, place += laneBytes) bytes[place] = plane[i];
     }
@@ -321,7 +326,7 @@ export class Segment {
     const { contexts: k, widths } = this.table;
     const bits = 8 * this.entry.laneBytes;
     const runs = Array.from({ length: k }, (_, c) => this.#ofContext(c));
-    /** A packed stream, and where the run of each context begins. @param {(c: number) => number} width */
+    /** Returns a packed stream, and the beginning of each context's run. @param {(c: number) => number} width */
     const packed = (width) => {
       const begins = [];
       let bytes = 0;
@@ -381,7 +386,7 @@ function readEscapes(stream, count) {
 }
 
 /**
- * Bits up to the next byte boundary are 0; returns the number of that byte.
+ * Checks that the bits up to the next byte boundary are 0; returns the number of that byte.
  * @param {Uint8Array} bytes
  * @param {number} bit
  */
@@ -393,7 +398,7 @@ function checkPadding(bytes, bit) {
 }
 
 /**
- * `width` bits, at most 23, from bit `bit` on.
+ * Returns `width` bits, at most 23, from bit `bit` on.
  * @param {Uint8Array} bytes
  * @param {number} bit
  * @param {number} width
@@ -403,7 +408,7 @@ function bitsAt(bytes, bit, width) {
   const byte = bit >>> 3;
   const from = bit & 7;
   let word = bytes[byte];
-  // Nothing behind the end is touched, which would be slow.
+  // Nothing after the end is read, which would be slow.
   for (let have = 8, next = byte + 1; have < from + width; have += 8, next++) word |= bytes[next] << have;
   return (word >>> from) & ((1 << width) - 1);
 }

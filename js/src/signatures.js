@@ -1,6 +1,6 @@
 /**
- * Signed commits: SPEC section 23. Keys, notes, and for which keys a note counts. WebCrypto is not used:
- * Node 20 warns that its Ed25519 is experimental, and pages from plain http have none.
+ * Signed commits: SPEC section 23. Keys, notes, and the keys that a note counts for. WebCrypto is not used: Node 20
+ * warns that its Ed25519 is experimental, and pages from plain http do not have it.
  */
 import { hashes, verify } from '@noble/ed25519';
 import { sha256, sha512 } from '@noble/hashes/sha2.js';
@@ -16,28 +16,32 @@ import { versionDigits } from './names.js';
  * @typedef {{ name: string, id: string, hash: string, bytes: Uint8Array }} Key
  */
 
-/** A key that is trusted for the chains of these digests, or for all if there is none. @typedef {Key & { chains: string[] }} TrustedKey */
+/**
+ * A key that is trusted for the chains with these digests, or for all chains if there are none.
+ * @typedef {Key & { chains: string[] }} TrustedKey
+ */
 
 /**
- * A note on a commit, well-formed; who its lines say that they are from is not verified, and signatures of other kinds
- * of keys have other lengths.
+ * A well-formed note on a commit. The signers that its lines name are not verified, and signatures of other kinds of
+ * keys have other lengths.
  * @typedef {{ text: Uint8Array, lines: { name: string, id: string, signature: Uint8Array }[] }} Note
  */
 
 /**
- * A head that was met: its version, and the digest of its commit.
+ * A head that was seen: its version, and the digest of its commit.
  * @typedef {{ version: number, commit: string }} Seen
  */
 
 /**
- * Whose versions a reader takes (SPEC section 23.3). In a store without `list` only the own notes of keys are found.
+ * The signers whose versions a reader accepts (SPEC section 23.3). In a store without `list`, a reader finds only the
+ * own notes of keys.
  * @typedef {object} Trust
  * @property {string[]} keys public keys, each as `NAME+ID+KEY`, or `NAME+ID+KEY CHAIN CHAIN` to trust it only for these
  *   chains, which are the digests of their `chain.json`
- * @property {number} [quorum] how many of them must have signed a version: 1 if not given
- * @property {Seen | null} [seen] the newest signed head that was met so far, as `record` was told
- * @property {(seen: Seen) => void | Promise<void>} [record] told of the signed head that takes the place of `seen`,
- *   once its commits are checked, and before anything is applied. Keep it across restarts: without it an old head is not
+ * @property {number} [quorum] how many of them must have signed a version; by default 1
+ * @property {Seen | null} [seen] the newest signed head so far, from the last call of `record`
+ * @property {(seen: Seen) => void | Promise<void>} [record] called with the signed head that replaces `seen`, after its
+ *   commits were checked, and before anything is applied. Keep it across restarts: without it an old head is not
  *   noticed
  */
 
@@ -45,14 +49,14 @@ import { versionDigits } from './names.js';
 
 hashes.sha512 = sha512;
 
-/** Bytes of a note, and notes on one commit, that are looked at. */
+/** Maximum bytes of a note, and maximum number of notes on one commit that are read. */
 const NOTE_BYTES = 16384;
 const NOTES = 64;
 const LINES = 100;
 const ED25519 = 1;
 const ID_BYTES = 4;
 const SIGNATURE_BYTES = 64;
-/** Public keys for which anybody can make signatures, with the highest bit 0. */
+/** Public keys for which anyone can make signatures, with the highest bit 0. */
 const LOW_ORDER = new Set([
   '0000000000000000000000000000000000000000000000000000000000000000',
   '0100000000000000000000000000000000000000000000000000000000000000',
@@ -66,7 +70,7 @@ const LOW_ORDER = new Set([
 /** @param {string} name */
 const isKeyName = (name) => name !== '' && !/[+\u0000-\u0020\p{White_Space}\p{Surrogate}]/u.test(name);
 
-/** The bytes of base64 in its one form; null if it is another. @param {string} text */
+/** Returns the bytes of canonical base64; null for other texts. @param {string} text */
 function unbase64(text) {
   if (!/^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/.test(text)) return null;
   const binary = atob(text);
@@ -78,14 +82,15 @@ export const isLowOrder = (bytes) => LOW_ORDER.has(hex(bytes.map((byte, i) => (i
 
 /**
  * @param {string} text `NAME+ID+KEY`
- * @param {number} [place] among those given, from 0; messages do not repeat a text, which may be a private key
+ * @param {number} [place] number of the key among those given, from 0; messages do not repeat the text, which may be a
+ *   private key
  * @returns {Key}
  */
 export function parseKey(text, place = 0) {
   const [, name, id, base64] = /^([^+]*)\+([0-9a-f]{8})\+(.*)$/s.exec(text) ?? [];
   const typed = base64 === undefined ? null : unbase64(base64);
   if (typed === null || typed.length !== 33 || typed[0] !== ED25519 || !isKeyName(name)) {
-    throw usage(`key ${place + 1} is not a public key of Ed25519, written NAME+ID+KEY`);
+    throw usage(`key ${place + 1} is not an Ed25519 public key, NAME+ID+KEY`);
   }
   const named = new TextEncoder().encode(`${name}\n`);
   const hash = hex(sha256.create().update(named).update(typed).digest());
@@ -95,7 +100,11 @@ export function parseKey(text, place = 0) {
   return { name, id, hash, bytes };
 }
 
-/** @param {string} text `NAME+ID+KEY CHAIN CHAIN` @param {number} [place] as of a key @returns {TrustedKey} */
+/**
+ * @param {string} text `NAME+ID+KEY CHAIN CHAIN`
+ * @param {number} [place] same as for `parseKey`
+ * @returns {TrustedKey}
+ */
 export function parseTrustedKey(text, place = 0) {
   const [key, ...chains] = text.split(' ');
   if (!chains.every((chain) => /^[0-9a-f]{64}$/.test(chain))) {
@@ -104,30 +113,30 @@ export function parseTrustedKey(text, place = 0) {
   return { ...parseKey(key, place), chains };
 }
 
-/** Those of the keys that are trusted for a chain. @param {TrustedKey[]} keys @param {string} chain digest */
+/** Returns the keys that are trusted for a chain. @param {TrustedKey[]} keys @param {string} chain digest */
 export const keysOf = (keys, chain) => keys.filter(({ chains }) => chains.length === 0 || chains.includes(chain));
 
 /**
- * Checks what a caller trusts, before anything is read.
+ * Checks the trust of a caller, before anything is read.
  * @param {Trust} trust
  * @returns {CheckedTrust}
  */
 export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} }) {
   const own = keys.map((text, i) => parseTrustedKey(text, i));
-  // One key under two names would count as two, and of two with one name and ID a note does not say which is meant.
+  // One key under two names would count twice, and with two keys of one name and ID, a note would be ambiguous.
   for (const each of [own.map(({ bytes }) => hex(bytes)), own.map(({ name, id }) => `${name}+${id}`)]) {
-    if (new Set(each).size < own.length) throw usage('a key is given twice, maybe under another name');
+    if (new Set(each).size < own.length) throw usage('a key is duplicate, perhaps under another name');
   }
   const possible = Number.isInteger(quorum) && quorum >= 1 && quorum <= own.length;
   if (!possible) throw usage(`a quorum of ${quorum} is not from 1 to the number of keys, ${own.length}`);
   const known = (/** @type {Seen} */ { version, commit }) =>
     Number.isSafeInteger(version) && version >= 0 && /^[0-9a-f]{64}$/.test(commit);
-  if (seen !== null && !known(seen)) throw usage('what was seen is not a version and the digest of its commit');
+  if (seen !== null && !known(seen)) throw usage('`seen` must be a version and the digest of its commit');
   return { keys: own, quorum, seen, record };
 }
 
 /**
- * What is signed of a version.
+ * Returns the text that keys sign for a version.
  * @param {string} chain digest of `chain.json`
  * @param {number} version
  * @param {string} commit digest
@@ -135,7 +144,7 @@ export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} })
 export const noteText = (chain, version, commit) => `deltachain commit v1\n${chain}\n${version}\n${commit}\n`;
 
 /**
- * Reads a note; null if it is not the form of one on this text.
+ * Parses a note; null if it does not have the form of a note on this text.
  * @param {Uint8Array} bytes
  * @param {string} text
  * @returns {Note | null}
@@ -161,10 +170,10 @@ export function parseNote(bytes, text) {
 }
 
 /**
- * Those of the keys that a note counts for.
+ * Returns the keys that a note counts for.
  * @param {Note} note
  * @param {Key[]} keys
- * @param {Set<string>} valid lines that were verified, on the same text
+ * @param {Set<string>} valid verified lines, on the same text
  * @returns {Key[]}
  */
 function countsFor({ text, lines }, keys, valid) {
@@ -173,7 +182,7 @@ function countsFor({ text, lines }, keys, valid) {
     const key = keys.find((one) => one.name === name && one.id === id);
     if (key === undefined) continue;
     const line = `${name}+${id} ${hex(signature)}`;
-    // A line that is wrong in the name of a trusted key spoils the whole note.
+    // A wrong line in the name of a trusted key invalidates the whole note.
     const isOne = signature.length === SIGNATURE_BYTES;
     if (!isOne || (!valid.has(line) && !verify(signature, text, key.bytes, { zip215: false }))) return [];
     valid.add(line);
@@ -182,9 +191,9 @@ function countsFor({ text, lines }, keys, valid) {
   return found;
 }
 
-/** Those of the keys that notes on one commit count for, each once. @param {Note[]} notes @param {Key[]} keys */
+/** Returns the keys that notes on one commit count for, each once. @param {Note[]} notes @param {Key[]} keys */
 export function signersOf(notes, keys) {
-  // Anybody can copy a valid line some thousand times.
+  // A valid line may be copied thousands of times.
   const valid = new Set();
   const found = new Set(notes.flatMap((note) => countsFor(note, keys, valid)));
   return keys.filter((key) => found.has(key));
@@ -218,13 +227,13 @@ export class Notes {
     return (await this.#names).get(versionDigits(version)) ?? [];
   }
 
-  /** Whether a list shows notes on commits of a version, whatever they say. @param {number} version */
+  /** True if the store lists notes on commits of a version, whatever their content. @param {number} version */
   async have(version) {
     return (await this.#of(version)).length > 0;
   }
 
   /**
-   * The well-formed notes on a commit that a list shows: the first ones, beside the own notes of these keys.
+   * Reads the well-formed notes on a commit that the store lists: the first ones, without the own notes of these keys.
    * @param {number} version
    * @param {string} commit digest
    * @param {Key[]} [keys]
@@ -237,7 +246,7 @@ export class Notes {
   }
 
   /**
-   * Those of some notes that are well-formed and have the right name.
+   * Reads notes, and returns those that are well-formed and have the right name.
    * @param {number} version
    * @param {string} commit digest
    * @param {string[]} names
@@ -249,7 +258,7 @@ export class Notes {
     return read.flatMap((bytes, i) => (bytes !== null && isRight(names[i], bytes) && parseNote(bytes, text)) || []);
   }
 
-  /** The bytes of a note; null if there is none, or it is too long. @param {string} name */
+  /** Reads the bytes of a note; null if it does not exist, or is too long. @param {string} name */
   async #bytes(name) {
     const source = await this.store.open(name);
     if (source === null) return null;
@@ -261,7 +270,7 @@ export class Notes {
   }
 
   /**
-   * Those of the keys that have signed a commit. Own notes are asked for first, the others if they are not enough.
+   * Returns the keys that have signed a commit. Own notes are read first, and others only if these are not enough.
    * @param {number} version
    * @param {string} commit digest
    * @param {Key[]} keys that are trusted for this chain
@@ -274,8 +283,8 @@ export class Notes {
   }
 }
 
-/** What names of notes on a commit begin with. @param {number} version @param {string} commit digest */
+/** Returns the prefix of the names of notes on a commit. @param {number} version @param {string} commit digest */
 const noteStart = (version, commit) => `signatures/${versionDigits(version)}-${commit}-`;
 
-/** The name of the own note of a key. @param {number} version @param {string} commit digest @param {Key} key */
+/** Returns the name of the own note of a key. @param {number} version @param {string} commit digest @param {Key} key */
 export const ownNote = (version, commit, { hash }) => noteStart(version, commit) + hash;

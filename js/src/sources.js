@@ -1,14 +1,14 @@
-/** Where bytes come from: memory, a `Blob`, a server with range requests. A file of Node is in `node.js`. */
+/** Sources of bytes: memory, a `Blob`, a server with range requests. Files of Node are in `node.js`. */
 import { ioError } from './errors.js';
 
 /**
- * Bytes that are read by position. `read` gives exactly `length` bytes, or fails.
+ * Bytes that are read by position. `read` returns exactly `length` bytes, or fails.
  * @typedef {object} Source
  * @property {number} length in bytes
  * @property {(offset: number, length: number) => Promise<Uint8Array>} read
  */
 
-/** How many bytes the first request asks for: a header and most indexes. */
+/** Number of bytes in the first request: a header and most indexes. */
 const FIRST_BYTES = 2 ** 18;
 
 /** @param {ArrayBuffer | ArrayBufferView} data @returns {Source} */
@@ -19,7 +19,7 @@ export function bytesSource(data) {
   return { length: bytes.length, read: async (offset, length) => bytes.subarray(offset, offset + length) };
 }
 
-/** A `Blob`, which a dropped `File` is. @param {Blob} blob @returns {Source} */
+/** Makes a source from a `Blob`, such as a dropped `File`. @param {Blob} blob @returns {Source} */
 export function blobSource(blob) {
   return {
     length: blob.size,
@@ -41,9 +41,9 @@ export function blobSource(blob) {
  */
 
 /**
- * A file on a server. The first request asks for the beginning, which tells the length as well, so that a link whose
- * index is short is opened by one request, and any other by two. A server that knows no ranges sends the whole file,
- * which is kept. If the server names an ETag, later requests insist on it: a file that changes in between is an error.
+ * Opens a file on a server. The first request asks for the beginning, and the answer has the length, too, so that a
+ * link with a short index is opened by one request, and any other by two. A server without ranges sends the whole file,
+ * which is kept. If the server sends an ETag, later requests require it: a file that changes in between is an error.
  * @param {string | URL} url
  * @param {HttpOptions} [options]
  * @returns {Promise<Source>}
@@ -55,7 +55,7 @@ export async function httpSource(url, options = {}) {
 }
 
 /**
- * As `httpSource`; null if there is no such file.
+ * Same as `httpSource`, but null if the file does not exist.
  * @param {string | URL} url
  * @param {HttpOptions} [options]
  * @returns {Promise<Source | null>}
@@ -63,19 +63,19 @@ export async function httpSource(url, options = {}) {
 export async function openHttp(url, options = {}) {
   const first = await get(url, options, { range: `bytes=0-${FIRST_BYTES - 1}` });
   if (first.status === 404) return null;
-  // No byte of an empty file can be given.
+  // An empty file has no range to return.
   if (first.status === 416) return bytesSource(new Uint8Array());
   if (first.status === 200) return bytesSource(await body(url, first));
   if (first.status !== 206) throw ioError(`${url}: status ${first.status}`);
   const range = /^bytes 0-(\d+)\/(\d+)$/.exec(first.headers.get('content-range') ?? '');
   if (range === null) {
-    throw ioError(`${url}: the server does not tell the length (a browser needs Content-Range exposed by CORS)`);
+    throw ioError(`${url}: the server does not report the length (a browser needs Content-Range exposed by CORS)`);
   }
   const length = Number(range[2]);
   const start = await body(url, first);
   if (start.length !== Math.min(length, FIRST_BYTES)) throw ioError(`${url}: the server sent another range`);
   const etag = first.headers.get('etag');
-  // Weak tags do not vouch for bytes.
+  // Weak tags do not guarantee equal bytes.
   /** @type {Record<string, string>} */
   const condition = etag !== null && !etag.startsWith('W/') ? { 'if-match': etag } : {};
   return {
@@ -86,7 +86,7 @@ export async function openHttp(url, options = {}) {
       const have = offset < start.length ? start.subarray(offset) : null;
       const from = have === null ? offset : start.length;
       const answer = await get(url, options, { ...condition, range: `bytes=${from}-${end - 1}` });
-      if (answer.status === 412) throw ioError(`${url}: the file has changed while it was read`);
+      if (answer.status === 412) throw ioError(`${url}: the file changed while it was being read`);
       if (answer.status !== 206) throw ioError(`${url}: status ${answer.status} for a range`);
       const rest = await body(url, answer);
       if (rest.length !== end - from) throw ioError(`${url}: the server sent ${rest.length} bytes of ${end - from}`);
@@ -120,6 +120,6 @@ async function body(url, answer) {
   try {
     return new Uint8Array(await answer.arrayBuffer());
   } catch (error) {
-    throw ioError(`${url}: the answer broke off`, error);
+    throw ioError(`${url}: the response ended early`, error);
   }
 }

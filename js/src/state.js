@@ -36,7 +36,7 @@ export function emptyState() {
 }
 
 /**
- * A state of tensors whose bytes can be had.
+ * Makes a state from tensors and a function that reads their pieces.
  * @param {Map<string, TensorInfo>} infos
  * @param {(name: string, piece: number) => Promise<Uint8Array>} readPiece
  * @returns {State}
@@ -85,7 +85,7 @@ export function digestOfTable(table) {
 }
 
 /**
- * A safetensors file as a state. Its data are read when they are needed.
+ * Opens a safetensors file as a state. Its data are read when needed.
  * @param {Source} source
  * @returns {Promise<State & { infos: Map<string, TensorInfo>, metadata: Record<string, string> | null }>} with the
  *   file's `__metadata__`
@@ -100,7 +100,7 @@ export async function openSafetensors(source) {
     const info = infos.get(name);
     if (info === undefined) throw usage(`no tensor ${name}`);
     const from = 8 + length + (offsets.get(name) ?? 0) + piece * PIECE_BYTES;
-    // The caller may change what it gets, so it gets its own.
+    // The caller may change the bytes, so it gets a copy.
     return (await source.read(from, pieceLength(info.byteLength, piece))).slice();
   });
   return { ...state, infos, metadata };
@@ -132,7 +132,7 @@ function parseHeader(text, dataLength) {
     const [begin, end] = Array.isArray(value?.data_offsets) ? value.data_offsets : [NaN, NaN];
     const shape = Array.isArray(value?.shape) ? value.shape.map(dimension) : null;
     if (dtype === undefined || shape === null || !Number.isSafeInteger(begin) || !Number.isSafeInteger(end)) {
-      throw usage(`safetensors: tensor ${name} has no dtype, shape or offsets that are known`);
+      throw usage(`safetensors: tensor ${name} has an unknown or missing dtype, shape or offsets`);
     }
     if (bitsOf(dtype, shape) !== 8n * BigInt(end - begin)) throw usage(`safetensors: tensor ${name} has another length`);
     infos.set(name, { name, dtype, shape, byteLength: end - begin });
@@ -167,7 +167,7 @@ function dimension(value) {
 }
 
 /**
- * The first bytes of a safetensors file with these tensors; their data follow in the order of `infos`.
+ * Returns the first bytes of a safetensors file with these tensors; their data follow in the order of `infos`.
  * @param {Iterable<TensorInfo>} infos
  * @param {Record<string, string> | null} [metadata] `__metadata__` of the file
  */
@@ -176,7 +176,7 @@ export function safetensorsHeader(infos, metadata = null) {
   let at = 0;
   for (const { name, dtype, shape, byteLength } of infos) {
     if (dtype.code === 255 || name === '__metadata__') throw usage(`safetensors cannot hold tensor ${name}`);
-    // Overflow before a zero: the safetensors library multiplies in 64 bits.
+    // Overflow before a zero: safetensors libraries multiply in 64 bits.
     let elements = 1n;
     for (const one of shape) if ((elements *= BigInt(one)) >= 2n ** 64n) throw usage(`safetensors: shape of ${name}`);
     const end = at + byteLength;

@@ -1,4 +1,4 @@
-/** Stores: where the objects of a chain are (SPEC section 17.1). A directory of Node is in `node.js`. */
+/** Stores: the places of a chain's objects (SPEC section 17.1). A directory of Node is in `node.js`. */
 import { blobSource, openHttp } from './sources.js';
 
 /** @typedef {import('./sources.js').Source} Source */
@@ -6,15 +6,14 @@ import { blobSource, openHttp } from './sources.js';
 /**
  * A map from object names to bytes.
  * @typedef {object} Store
- * @property {(name: string) => Promise<(Source & { close?(): Promise<void> }) | null>} open null if there is no such
- *   object
+ * @property {(name: string) => Promise<(Source & { close?(): Promise<void> }) | null>} open null if the object does not
+ *   exist
  * @property {(folder: string) => Promise<string[]>} [list] names in `commits`, `routes` or `signatures`, without the
- *   folder; a store that cannot list lacks it, and then only the routes of commits are known, and the own
- *   notes of keys
+ *   folder; missing in a store that cannot list; then only the routes of commits and the own notes of keys are known
  */
 
 /**
- * A chain on a server, under an address such as `https://example.org/chain`. It cannot list.
+ * Makes a store from a server, with an address such as `https://example.org/chain`. It cannot list.
  * @param {string | URL} url
  * @param {import('./sources.js').HttpOptions} [options]
  * @returns {Store}
@@ -32,7 +31,7 @@ export function httpStore(url, options) {
 }
 
 /**
- * A chain whose files somebody dropped or chose.
+ * Makes a store from files that a user dropped or chose.
  * @param {Iterable<[string, Blob]>} files path within the chain, such as `commits/00000000000000000000.json`, and bytes
  * @returns {Store}
  */

@@ -1,8 +1,8 @@
 /**
- * Sums (SPEC section 24.2 and 24.3): two numbers of some bytes of a piece, which add up.
+ * Sums (SPEC section 24.2 and 24.3): two numbers for some bytes of a piece. They can be added.
  *
- * Products are exact in doubles: a unit times a number of `L` is below 2^47, and 32 of them with what was added before
- * are below 2^53.
+ * Products are exact in doubles: a unit times a number of `L` is below 2^47, and 32 of them plus the previous total are
+ * below 2^53.
  */
 import { blake3 } from '@noble/hashes/blake3.js';
 import { hex, unhex } from './bytes.js';
@@ -13,7 +13,7 @@ import { hex, unhex } from './bytes.js';
 
 /** Two numbers from 0 to 2^31 - 2. @typedef {readonly [number, number]} Sums */
 /**
- * Of a piece in the target, and of its coded lanes there; null if it has no part.
+ * Sums of a piece in the target, and of its coded lanes there; null if it has no part.
  * @typedef {{ piece: Sums, coded: Sums | null }} PieceSums
  */
 
@@ -22,7 +22,7 @@ const P = 2 ** 31 - 1;
 const UNITS = 2 ** 12;
 /** Rows of a piece. */
 const ROWS = 2 ** 11;
-/** Products that are added before they are made smaller. */
+/** Number of products that are added before they are reduced. */
 const FEW = 32;
 
 /** The sums of no bytes. @type {Sums} */
@@ -34,7 +34,7 @@ const [L0, L1, H0, H1] = tables();
 
 function tables() {
   const wanted = 2 * (UNITS + ROWS);
-  // A few more than are needed, for those that are left out.
+  // A few more than needed, since some are left out.
   const context = ascii('deltachain 2026-11-25 sums v1');
   const output = blake3(new Uint8Array(), { context, dkLen: 4 * (wanted + 16) });
   const view = new DataView(output.buffer, output.byteOffset, output.length);
@@ -47,13 +47,13 @@ function tables() {
     Float64Array.from(numbers.slice(begin, begin + (i < 2 ? UNITS : ROWS))));
 }
 
-/** A number below 2^53 made smaller: below 2^31 + 2^22, and the same mod p. @param {number} number */
+/** Reduces a number below 2^53: the result is below 2^31 + 2^22, and equal mod p. @param {number} number */
 function fold(number) {
   const high = Math.floor(number / 2 ** 31);
   return number - high * 2 ** 31 + high;
 }
 
-/** A product mod p. @param {number} a below 2^32 @param {number} b below 2^31 */
+/** Returns a product mod p. @param {number} a below 2^32 @param {number} b below 2^31 */
 function times(a, b) {
   const high = b >>> 16;
   return fold(fold(a * high) * 2 ** 16 + a * (b & 0xffff)) % P;
@@ -69,9 +69,9 @@ export const minus = (a, b) => [(a[0] + P - b[0]) % P, (a[1] + P - b[1]) % P];
 export const same = (a, b) => a[0] === b[0] && a[1] === b[1];
 
 /**
- * The sums of bytes that stand one after another.
+ * Computes the sums of contiguous bytes.
  * @param {Uint8Array} bytes
- * @param {number} [place] of the first of them in the piece; even
+ * @param {number} [place] place of the first byte in the piece; even
  * @returns {Sums}
  */
 export function sumsOfBytes(bytes, place = 0) {
@@ -102,7 +102,7 @@ export function sumsOfBytes(bytes, place = 0) {
 }
 
 /**
- * The sums of some lanes.
+ * Computes the sums of some lanes.
  * @param {ArrayLike<number>} lanes their numbers in the piece
  * @param {Lanes} values
  * @returns {Sums}
@@ -143,7 +143,7 @@ export const SUMS_BIT = 1;
 export const SUMS_KIND = 1;
 const BINDING_BYTES = 32;
 
-/** Length of the record of a link with this index. @param {Index} index */
+/** Returns the length of the record of a link with this index. @param {Index} index */
 export function recordLength({ tensors, segments }) {
   const pieces = tensors.reduce((sum, entry) => sum + (entry.operation === 'remove' ? 0 : entry.segments.length), 0);
   const parts = segments.reduce((sum, { parts: own }) => sum + own.length, 0);
@@ -151,7 +151,8 @@ export function recordLength({ tensors, segments }) {
 }
 
 /**
- * The sums in a record of the right length, by the names of tensors; null if they are not those of this link, or none.
+ * Parses the sums in a record of the right length, by the names of tensors; null if they are not those of this link, or
+ * invalid.
  * @param {Uint8Array} data
  * @param {Header} header
  * @param {Index} index

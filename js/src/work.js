@@ -1,4 +1,4 @@
-/** What takes long can tell how far it is, and can be ended. */
+/** Long work reports its progress, and can be aborted. */
 
 /**
  * @typedef {object} WorkOptions

@@ -1,6 +1,6 @@
 /**
- * Streams of SPEC section 5: the structure of a zstd frame is checked here, decompressed by zstddec, which is libzstd as
- * WebAssembly.
+ * Streams of SPEC section 5: this file checks the structure of a zstd frame; zstddec, which is libzstd as WebAssembly,
+ * decompresses it.
  */
 import { ZSTDDecoder } from 'zstddec';
 import { broken, ensure } from './errors.js';
@@ -10,7 +10,7 @@ const decoder = new ZSTDDecoder();
 await decoder.init();
 
 /**
- * Bytes of a stream.
+ * Returns the bytes of a stream.
  * @param {Uint8Array} stored
  * @param {number} raw length, which has passed the limits
  */
@@ -28,13 +28,13 @@ function decode(stored, raw) {
   try {
     return decoder.decode(stored, raw);
   } catch (error) {
-    // WebAssembly can trap, which is not an answer about the frame, but a refusal all the same.
-    throw broken('R-STR-02', `the zstd decoder gave up: ${error}`);
+    // WebAssembly can trap, which says nothing about the frame, but counts as a refusal.
+    throw broken('R-STR-02', `the zstd decoder failed: ${error}`);
   }
 }
 
 /**
- * Checks the structure of a frame; returns how many bytes it can give at most.
+ * Checks the structure of a frame; returns the maximum number of bytes in it.
  * @param {Uint8Array} f
  * @param {number} raw
  */

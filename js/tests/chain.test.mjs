@@ -1,10 +1,10 @@
-/** Chains: what no vector shows. */
+/** Chains: cases that no vector shows. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { blake3Hex, bytesSource, openChain } from '../src/index.js';
 import { worked, workedDocument } from './worked.mjs';
 
-/** The chain of SPEC section 18 in a store, whose file and a routes document come after so many lists. */
+/** Makes a store with the chain of SPEC section 18, whose file and a routes document appear after this many lists. */
 function lateStore(lists) {
   const commit = workedDocument('commit');
   const { routes } = JSON.parse(new TextDecoder().decode(commit));
@@ -32,7 +32,7 @@ function lateStore(lists) {
 
 test('a prune may come between: routes are listed again before a file is missed', async () => {
   assert.equal((await openChain(lateStore(2)).replay()).version, 0);
-  // The same routes as before: the file is missing.
+  // The routes are unchanged, so the missing file is an error.
   await assert.rejects(openChain(lateStore(3)).replay(), { class: 'CHAIN', rule: 'R-CHN-09' });
 });
 

@@ -1,4 +1,4 @@
-/** Sources and stores over HTTP, from a server of the test on 127.0.0.1. */
+/** Sources and stores over HTTP, from the test's own server on 127.0.0.1. */
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import { readFile, readdir } from 'node:fs/promises';
@@ -10,7 +10,7 @@ import { workedDocument } from './worked.mjs';
 const vectors = new URL('../../conformance/vectors/', import.meta.url);
 
 /**
- * A server of files, which counts requests. A file is bytes and a length: what lies behind the bytes is zeros.
+ * Starts a file server that counts requests. A file has bytes and a length: the rest of it is zeros.
  * @param {import('node:test').TestContext} t
  * @param {Record<string, { bytes: Uint8Array, length?: number, etag?: string, ranges?: boolean }>} files
  */
@@ -37,7 +37,7 @@ async function serve(t, files) {
   return { url: `http://127.0.0.1:${port}`, log };
 }
 
-/** A link whose extension area makes it long. @param {number} extension */
+/** Makes a link whose extension area makes it long. @param {number} extension */
 async function longLink(extension) {
   const bytes = new Uint8Array(await readFile(new URL('links/valid/one-lane.dcf', vectors)));
   const view = new DataView(bytes.buffer);
@@ -55,7 +55,7 @@ test('a link of 10 GB is opened by one request', async (t) => {
   assert.deepEqual(log, ['/long.dcf bytes=0-262143']);
 });
 
-/** A link whose index is not compressed, with metadata of this length in it. @param {number} length */
+/** Makes a link whose index is not compressed, with metadata of this length. @param {number} length */
 async function longIndex(length) {
   const { bytes } = await longLink(0);
   const view = new DataView(bytes.buffer);

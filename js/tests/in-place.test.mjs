@@ -1,4 +1,4 @@
-/** Links in place of typed arrays: what is written, what is left alone, and what is refused. */
+/** Links in place of typed arrays: bytes that are written, bytes that stay, and refusals. */
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import test from 'node:test';
@@ -7,7 +7,7 @@ import { bytesSource, checkMemory, hashMemory, open, openSafetensors, stateDiges
 const vectors = new URL('../../conformance/vectors/', import.meta.url);
 const link = async (/** @type {string} */ name) => open(bytesSource(await readFile(new URL(`links/${name}.dcf`, vectors))));
 
-/** The tensors of a state in typed arrays of their own. @param {string} name */
+/** Returns the tensors of a state in typed arrays of their own. @param {string} name */
 async function memoryOf(name) {
   const { infos, readPiece } = await openSafetensors(bytesSource(await readFile(new URL(`states/${name}.safetensors`, vectors))));
   const memory = new Map();
@@ -23,7 +23,7 @@ const bytesOf = (/** @type {Map<string, ArrayBufferView>} */ memory) =>
 test('several links in place of any typed arrays', async () => {
   const { memory, known } = await memoryOf('in-place-step-0');
   const { memory: wanted } = await memoryOf('in-place-step-2');
-  // BF16 as it lies in the heap of a program.
+  // BF16 values as they are in the heap of a program.
   const heap = new Uint16Array(100);
   heap.set(new Uint16Array(memory.get('a').buffer, memory.get('a').byteOffset, 4), 7);
   memory.set('a', heap.subarray(7, 11));
@@ -34,7 +34,7 @@ test('several links in place of any typed arrays', async () => {
   assert.equal(heap.filter((lane, i) => lane !== 0 && (i < 7 || i > 10)).length, 0, 'nothing else is written');
   assert.equal(stateDigest(next.table.values()), links[1].header.target);
   await checkMemory(memory, next);
-  // And on from there.
+  // Continues with the next link.
   const third = await takeInPlace([await link('in-place/step-3')], memory, next);
   assert.deepEqual(bytesOf(memory), bytesOf((await memoryOf('in-place-step-3')).memory));
   await checkMemory(memory, third);

@@ -1,6 +1,7 @@
 /**
- * Compares `link.inspect()` with `deltachain inspect --json` and `deltachain-conformance segments`, on every valid link of
- * the conformance vectors: `node tests/inspect.mjs TOOL RUNNER`. Exit status: 0 if they say the same of each, else 1.
+ * Compares `link.inspect()` with `deltachain inspect --json` and `deltachain-conformance segments`, on every valid link
+ * of the conformance vectors: `node tests/inspect.mjs TOOL RUNNER`. Exit status: 0 if the results are equal for each,
+ * else 1.
  */
 import { execFileSync } from 'node:child_process';
 import { readFile, readdir } from 'node:fs/promises';
@@ -16,7 +17,7 @@ for (const name of names) {
   const said = { ...asked(tool, 'inspect', '--json'), segment_details: asked(runner, 'segments') };
   const own = await (await open(bytesSource(await readFile(path)))).inspect({ segments: true });
   const { link: _, ...expected } = normal(said);
-  // What is not exact as a JSON number becomes one here, too.
+  // Values that JSON numbers cannot hold exactly become numbers here, too.
   const same = JSON.stringify(expected) === JSON.stringify(normal(own));
   if (!same) {
     failed += 1;
@@ -26,7 +27,7 @@ for (const name of names) {
 console.log(`inspect: ${names.length - failed} of ${names.length} links as the tool shows them`);
 process.exitCode = failed > 0 ? 1 : 0;
 
-/** Members in one order, bigints as numbers. @param {any} value @returns {any} */
+/** Sorts members, and turns bigints into numbers. @param {any} value @returns {any} */
 function normal(value) {
   if (typeof value === 'bigint') return Number(value);
   if (Array.isArray(value)) return value.map(normal);

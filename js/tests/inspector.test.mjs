@@ -1,4 +1,4 @@
-/** What the inspector works out: where links change tensors and by how much, and what a version costs. */
+/** Results of the inspector: where links change tensors and by how much, and the cost of a version. */
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import test from 'node:test';
@@ -14,13 +14,13 @@ async function step(number) {
   return openSafetensors(bytesSource(bytes));
 }
 
-/** The link from version 0 to 1, which has two contexts. */
+/** Opens the link from version 0 to 1, which has two contexts. */
 async function firstLink() {
   const commit = JSON.parse(await readFile(new URL('commits/00000000000000000001.json', excerpt), 'utf8'));
   return open(bytesSource(await readFile(new URL(`files/${commit.routes[0].files[0].digest}.dcf`, excerpt))));
 }
 
-/** Places and differences of two states, found by comparing them. */
+/** Returns places and differences of two states, found by comparing them. */
 async function compared(before, after) {
   const [old, now] = await Promise.all([before, after].map(async (state) => {
     const bytes = await state.readPiece(WEIGHT, 0);

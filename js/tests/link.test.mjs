@@ -1,4 +1,4 @@
-/** Links: what the worked files of SPEC section 16 must give, errors with their place, states, streams. */
+/** Links: results of the worked files of SPEC section 16, errors with their place, states, streams. */
 import assert from 'node:assert/strict';
 import { readFile, readdir } from 'node:fs/promises';
 import test from 'node:test';
@@ -13,7 +13,7 @@ import { worked } from './worked.mjs';
 
 const vectors = new URL('../../conformance/vectors/', import.meta.url);
 
-/** A state of one tensor of BF16. @param {number[]} lanes @param {string} [name] */
+/** Makes a state of one BF16 tensor. @param {number[]} lanes @param {string} [name] */
 function bf16(lanes, name = 't') {
   const header = JSON.stringify({ [name]: { dtype: 'BF16', shape: [lanes.length], data_offsets: [0, 2 * lanes.length] } });
   const bytes = new Uint8Array(8 + header.length + 2 * lanes.length);

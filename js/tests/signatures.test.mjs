@@ -1,4 +1,7 @@
-/** Signed commits (spec/signatures.md): keys, for whom a note counts, and what a reader with trust takes. */
+/**
+ * Signed commits (spec/signatures.md): keys, the keys that a note counts for, and the versions that a reader with trust
+ * accepts.
+ */
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { hashes } from '@noble/ed25519';
@@ -13,7 +16,11 @@ const FIRST = workedDocument('commit');
 const encode = (/** @type {string} */ text) => new TextEncoder().encode(text);
 const commitName = (version) => `commits/${String(version).padStart(20, '0')}.json`;
 
-/** The commit of section 18 and others after it, all of the same state. @param {number} count @param {string} step */
+/**
+ * Returns the commit of section 18 and others after it, all of the same state.
+ * @param {number} count
+ * @param {string} step
+ */
 function commits(count, step = '1') {
   const all = [FIRST];
   while (all.length < count) {
@@ -35,7 +42,11 @@ function storeOf(objects, asked = []) {
   };
 }
 
-/** A chain of some commits, of which some have notes. @param {Uint8Array[]} all @param {Record<number, typeof alice[][]>} notes */
+/**
+ * Returns the objects of a chain, some of whose commits have notes.
+ * @param {Uint8Array[]} all
+ * @param {Record<number, typeof alice[][]>} notes
+ */
 function chainOf(all, notes = {}) {
   const [{ files }] = JSON.parse(new TextDecoder().decode(FIRST)).routes;
   const objects = { 'chain.json': CHAIN, [`files/${files[0].digest}.dcf`]: worked('smallest') };
@@ -57,7 +68,7 @@ const seenAt = (all, version) => ({ version, commit: blake3Hex(all[version]) });
 test('keys: the one form, with the ID of its own', () => {
   const { name, id, bytes } = parseKey(bob.text);
   assert.deepEqual([name, id, Buffer.from(bytes)], [bob.name, bob.id, bob.bytes]);
-  // From the documentation of Go's golang.org/x/mod/sumdb/note.
+  // The example in the documentation of Go's golang.org/x/mod/sumdb/note.
   const go = parseKey('PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW');
   assert.deepEqual([go.name, go.id], ['PeterNeumann', 'c74f20a3']);
   const wrong = {
@@ -79,7 +90,7 @@ test('keys: the one form, with the ID of its own', () => {
     'a private key': 'PRIVATE+KEY+alice+00000000+AAAA',
   };
   for (const [what, text] of Object.entries(wrong)) assert.throws(() => parseKey(text), { class: 'USAGE' }, what);
-  // What is no white space to Unicode, though JavaScript's \s says so, and characters above.
+  // Characters that are not white space to Unicode, though they are to JavaScript's \s, and higher characters.
   for (const name of ['a\ufeffb', 'a\u007f', '\u{1f511}', 'a\u2060b']) assert.equal(parseKey(testKey(name, 1).text).name, name);
   assert.throws(() => parseKey(wrong['a private key']), (error) => !error.message.includes('AAAA'));
 });
@@ -105,10 +116,15 @@ test('trust that cannot be meant so is refused before anything is read', async (
   assert.deepEqual(asked, []);
 });
 
-/** The same store, which cannot list. @param {Record<string, Uint8Array>} objects @param {string[]} [asked] */
+/** Makes a store that cannot list. @param {Record<string, Uint8Array>} objects @param {string[]} [asked] */
 const unlisted = (objects, asked) => ({ open: storeOf(objects, asked).open });
 
-/** The own note of a key on a version. @param {typeof alice} key @param {Uint8Array[]} all @param {number} version */
+/**
+ * Returns the own note of a key on a version.
+ * @param {typeof alice} key
+ * @param {Uint8Array[]} all
+ * @param {number} version
+ */
 const own = (key, all, version, by = [key]) => {
   const [name, bytes] = note(by, CHAIN, version, all[version]);
   return { [name.slice(0, -64) + key.hash]: bytes };
@@ -142,7 +158,7 @@ test('own notes are asked for first, and a list only if they are not enough', as
     await openChain(counting).plan({ trust }).catch(({ rule }) => assert.equal(rule, 'R-SIG-01'));
     assert.equal(lists.filter((folder) => folder === 'signatures').length, expected);
   }
-  // What is held is the lowest that can be the head.
+  // The held version is the lowest that can be the head.
   const asked = [];
   await assert.rejects(openChain(unlisted(chainOf(all), asked)).plan({ trust: trusting([alice]), held: record(all, 1) }), { rule: 'R-CHN-14' });
   assert.deepEqual(asked.filter((name) => name.startsWith('signatures/') && !name.includes('00000000000000000001')), []);
@@ -165,7 +181,7 @@ test('a key may be trusted for some chains alone', async () => {
   await assert.rejects(plan(objects, { trust: given(`${alice.text} all`) }), { class: 'USAGE', rule: null });
 });
 
-/** Whether version 0 is signed by the quorum with these objects in the folder of signatures. */
+/** True if the quorum has signed version 0, with these objects in the folder of signatures. */
 async function isSigned(signatures, trust) {
   const objects = { ...chainOf(commits(1)), ...signatures };
   const [byHead, byNumber] = await Promise.allSettled([plan(objects, { trust }), plan(objects, { trust, version: 0 })]);
@@ -249,18 +265,25 @@ test('the four conditions under which a note counts', async () => {
     `${whole}.txt`, whole.slice(0, -1), whole.replace(/[a-f]/g, (letter) => letter.toUpperCase()), whole.replace('/0', '/'), `${whole}/x`,
   ];
   for (const other of names) assert.equal(await isSigned(named(right, other), alicesTrust), false, other);
-  // What does not count spoils nothing.
+  // Notes that do not count do not affect others.
   const rubbish = Object.assign({}, ...Object.values(doesNot).map((content) => named(content)));
   assert.equal(await isSigned({ ...rubbish, ...named(right) }, alicesTrust), true);
 });
 
-/** A note of this many bytes: with a line more, whose key has a long name. @param {string} note @param {number} bytes */
+/**
+ * Returns a note of this many bytes, by another line whose key has a long name.
+ * @param {string} note
+ * @param {number} bytes
+ */
 function filled(note, bytes) {
   const end = ` ${Buffer.alloc(68).toString('base64')}\n`;
   return `${note}\u2014 ${'x'.repeat(bytes - Buffer.byteLength(`${note}\u2014 ${end}`))}${end}`;
 }
 
-/** The signature with the order of the group added to its S, which the equation does not notice. @param {Uint8Array} signed */
+/**
+ * Returns the signature with the group's order added to its S, which the equation does not notice.
+ * @param {Uint8Array} signed
+ */
 function aboveOrder(signed) {
   const order = 2n ** 252n + 27742317777372353535851937790883648493n;
   const bytes = Buffer.from(signed);
@@ -286,7 +309,7 @@ test('of the notes on one commit the first 64 are looked at', async () => {
   const rubbish = (count, digit) => Object.fromEntries(Array.from({ length: count }, (_, i) => [`${start}${String(i).padStart(64, digit)}`, bytes]));
   assert.equal(await isSigned({ ...rubbish(63, '0'), [name]: bytes }, trusting([alice])), true);
   assert.equal(await isSigned({ ...rubbish(64, '0'), [name]: bytes }, trusting([alice])), false);
-  // Those above, on other commits, or of other names do not count.
+  // The notes above do not count on other commits, or under other names.
   const others = Object.fromEntries(Array.from({ length: 100 }, (_, i) => [`${start}${String(i).padStart(63, '0')}`, bytes]));
   const elsewhere = Object.fromEntries(Array.from({ length: 100 }, (_, i) => [noteName(0, String(i).padStart(64, '0'), bytes), bytes]));
   assert.equal(await isSigned({ ...others, ...elsewhere, [name]: bytes, ...rubbish(100, 'f') }, trusting([alice])), true);
@@ -323,14 +346,14 @@ test('the head is the highest version that is signed, and what lies above is sai
   assert.equal((await plan(objects, { trust: trusting([mallory]) })).unsigned, null);
   const { version, unsigned } = await chain.replay({ trust });
   assert.deepEqual([version, unsigned], [5, 6]);
-  // By its number a version must be signed itself.
+  // A version that is requested by its number must be signed itself.
   await assert.rejects(plan(objects, { trust, version: 6 }), { class: 'CHAIN', rule: 'R-SIG-01' });
   await assert.rejects(plan(objects, { trust, version: 3 }), { class: 'CHAIN', rule: 'R-SIG-01' });
   await assert.rejects(plan(objects, { trust, version: 7 }), { class: 'CHAIN', rule: 'R-CHN-03' });
   assert.deepEqual((await plan(objects, { trust, version: 4, held: record(all, 5) })).version, 4);
-  // A removed key.
+  // A key was removed.
   await assert.rejects(plan(objects, { trust: trusting([bob]), held: record(all, 6) }), { rule: 'R-CHN-14' });
-  // Rubbish for a commit, signed by nobody, is not even read as a document.
+  // An unsigned commit of invalid bytes is not even parsed as a document.
   assert.equal((await plan({ ...objects, [commitName(7)]: encode('rubbish') }, { trust })).version, 5);
   await assert.rejects(plan({ ...objects, [commitName(7)]: encode('rubbish') }, { trust, version: 7 }), { rule: 'R-SIG-01' });
 });
@@ -352,7 +375,7 @@ test('commits below need no signature of their own, but must lead there', async 
   const objects = chainOf(all, { 5: [[alice]] });
   const trust = trusting([alice]);
   assert.equal((await plan(objects, { trust, held: record(all, 2) })).version, 5);
-  // A stranger's commit between two honest ones.
+  // A foreign commit between two honest ones.
   objects[commitName(3)] = commits(4, '2')[3];
   await assert.rejects(plan(objects, { trust, held: record(all, 2) }), { rule: 'R-CHN-04' });
 });
@@ -373,22 +396,22 @@ test('the newest head that was seen is recorded, and no older one is taken', asy
     assert.equal((await plan(older, { trust, held })).version, 5);
   }
   assert.deepEqual(told.slice(1), [seenAt(all, 5), seenAt(all, 5)]);
-  // A version asked for by its number is no head.
+  // A version that is requested by its number is not recorded as a head.
   told.length = 0;
   assert.equal((await plan(objects, { trust: { ...trust, seen }, version: 4 })).version, 4);
   assert.deepEqual(told, []);
-  // Another commit of that version, signed, too.
+  // Another commit of that version, also signed.
   const fork = commits(8, '2');
   const forked = { ...chainOf(fork, { 6: [[alice]], 7: [[alice]] }) };
   await assert.rejects(plan(forked, { trust: { ...trust, seen } }), { rule: 'R-CHN-05' });
   await assert.rejects(plan(forked, { trust: { ...trust, seen }, version: 6 }), { rule: 'R-CHN-05' });
-  // What is held counts instead, where it is not older.
+  // The held version counts instead, if it is not older.
   assert.equal((await plan(forked, { trust: { ...trust, seen }, held: record(fork, 7) })).version, 7);
   // A head that step 3 refuses is not recorded.
   told.length = 0;
   await assert.rejects(plan(forked, { trust, held: record(all, 6) }), { rule: 'R-CHN-05' });
   assert.deepEqual(told, []);
-  // No path begins with what was seen.
+  // No path begins with the seen head.
   const { from, path } = await plan(objects, { trust: { ...trust, seen: seenAt(all, 5) } });
   assert.deepEqual([from, path.length], [null, 1]);
 });
@@ -406,7 +429,7 @@ test('it is recorded before anything is applied', async () => {
   assert.deepEqual(seen[0], seenAt(all, 1));
   assert.ok(seen[1].length > 0 && seen[1].every((name) => !name.startsWith('files/')), String(seen[1]));
   assert.ok(asked.some((name) => name.startsWith('files/')));
-  // If it cannot be recorded, nothing is applied.
+  // If the head cannot be recorded, nothing is applied.
   asked.length = 0;
   const full = trusting([alice], { record: () => { throw new Error('the disk is full'); } });
   await assert.rejects(openChain(storeOf(objects, asked)).replay({ trust: full }), /the disk is full/);
@@ -427,7 +450,7 @@ test('a step back that is accepted sets aside what is held and was seen, but not
     await assert.rejects(plan(four, { trust, held, accept: blake3Hex(all[2]) }), { rule: 'R-CHN-14' });
   }
   assert.deepEqual(told, Array.from({ length: 6 }, () => seenAt(all, 3)));
-  // 3 is accepted, not 2, which is the highest one that is signed.
+  // Version 3 is accepted, not version 2, which is the highest signed one.
   const two = chainOf(all.slice(0, 4), { 2: [[alice]] });
   await assert.rejects(plan(two, { trust, held: record(all, 4), accept }), { rule: 'R-CHN-14' });
 });

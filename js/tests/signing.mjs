@@ -1,15 +1,15 @@
-/** What signs in tests: keys and notes as Node's own crypto makes them, which is not what the reader verifies with. */
+/** Signing for tests: keys and notes made with Node's own crypto, which the reader does not use to verify. */
 import { createHash, createPrivateKey, createPublicKey, sign } from 'node:crypto';
 import { blake3Hex } from '../src/index.js';
 
-/** What stands before the 32 bytes of a private key in PKCS #8. */
+/** The bytes before the 32 bytes of a private key in PKCS #8. */
 const PKCS8 = Buffer.from('302e020100300506032b657004220420', 'hex');
 
 /**
- * A key pair that everybody can make: `text` is the public key, `line` the signature line of a text.
+ * Makes a key pair from a public seed: `text` is the public key, `line` makes the signature line of a text.
  * @param {string} name
  * @param {number} seed a byte
- * @param {number} [type] 1 is that of Ed25519
+ * @param {number} [type] 1 stands for Ed25519
  */
 export function testKey(name, seed, type = 1) {
   const secret = createPrivateKey({ key: Buffer.concat([PKCS8, Buffer.alloc(32, seed)]), format: 'der', type: 'pkcs8' });
@@ -25,15 +25,15 @@ export function testKey(name, seed, type = 1) {
   };
 }
 
-/** The signed text. @param {string} chain @param {number} version @param {string} commit digests */
+/** Returns the text to sign. @param {string} chain @param {number} version @param {string} commit digests */
 export const noteText = (chain, version, commit) => `deltachain commit v1\n${chain}\n${version}\n${commit}\n`;
 
-/** The name of a note. @param {number} version @param {string} commit @param {Uint8Array} note */
+/** Returns the name of a note. @param {number} version @param {string} commit @param {Uint8Array} note */
 export const noteName = (version, commit, note) =>
   `signatures/${String(version).padStart(20, '0')}-${commit}-${blake3Hex(note)}`;
 
 /**
- * A note on a commit, as name and bytes.
+ * Makes a note on a commit, as name and bytes.
  * @param {ReturnType<typeof testKey>[]} keys
  * @param {Uint8Array} chain bytes of `chain.json`
  * @param {number} version

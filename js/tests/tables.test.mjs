@@ -1,4 +1,4 @@
-/** The reader's constants and single functions against the tables that the conformance kit takes from SPEC.md. */
+/** Compares the reader's constants and single functions with the tables that the conformance kit takes from SPEC.md. */
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import test from 'node:test';
@@ -128,7 +128,7 @@ test('sums', () => {
   for (const { bytes: length, multiply, add, modulus, sums } of tables.piece_sums.rows) {
     const data = Uint8Array.from({ length }, (_, i) => (i * multiply + add) % modulus);
     assert.deepEqual(sumsOfBytes(data), sums);
-    // At an odd place in their buffer, and as lanes of each width.
+    // At an odd place in the buffer, and as lanes of each width.
     assert.deepEqual(sumsOfBytes(Uint8Array.from({ length: length + 1 }, (_, i) => data[i - 1] ?? 0).subarray(1)), sums);
     for (const Lanes of [Uint8Array, Uint16Array, Uint32Array, BigUint64Array]) {
       const each = Lanes.BYTES_PER_ELEMENT;

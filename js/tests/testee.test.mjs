@@ -1,4 +1,4 @@
-/** The testee claims all that a reader can do, and leaves nothing behind after a refusal. */
+/** The testee declares all abilities of the reader, and leaves no files behind after a refusal. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';

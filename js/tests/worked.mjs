@@ -5,14 +5,14 @@ import { readFile } from 'node:fs/promises';
 const text = (name) => readFile(new URL(`../../${name}`, import.meta.url), 'utf8');
 const SPEC = await text('SPEC.md') + await text('spec/worked-files.md');
 
-/** A file of section 16. @param {string} name */
+/** Reads a file of section 16. @param {string} name */
 export function worked(name) {
   const dump = SPEC.split(`\`\`\`hexdump ${name}\n`)[1].split('```')[0];
   const digits = [...dump.matchAll(/^[0-9a-f]{8} {2}([0-9a-f ]*?) *\|/gm)].map((match) => match[1]).join(' ');
   return Uint8Array.from(digits.trim().split(/\s+/), (byte) => parseInt(byte, 16));
 }
 
-/** A document of section 18. @param {string} kind */
+/** Reads a document of section 18. @param {string} kind */
 export function workedDocument(kind) {
   return new TextEncoder().encode(SPEC.split(`\`\`\`json ${kind}\n`)[1].split('\n```')[0]);
 }

@@ -1,10 +1,12 @@
-"""What following costs a process whose tensors are the only copy: its peak of memory, and seconds.
+"""The cost of following for a process whose tensors are the only copy: its peak memory, and
+seconds.
 
     python following.py [--size MIB] [--threads N] [--change FRACTION] [--by library|torch]
 
-Makes a chain with one link of the profile local, in which the fraction of all elements changes. One
-process follows it as users do, and one in which torch reads and writes the tensors, as it does on
-devices. `memcpy`, `check` and `sums` are of all tensors, by as many threads. Needs torch.
+Makes a chain with one link of the profile local, in which the given fraction of all elements
+changes. One process follows it as users do, and another one with torch reading and writing the
+tensors, as on devices. `memcpy`, `check` and `sums` cover all tensors, with the same number of
+threads. Needs torch.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def publish(url: Path, size: int, change: float, threads: int | None) -> None:
 
 
 def follow(url: str, size: int, by: str, threads: int | None) -> None:
-    """Follows in this process, and prints what it took."""
+    """Follows in this process, and prints the seconds and the memory."""
     torch.set_num_threads(threads or torch.get_num_threads())
     lanes = size * MIB // 2 // TENSORS
     tensors = {
@@ -52,7 +54,7 @@ def follow(url: str, size: int, by: str, threads: int | None) -> None:
         for number in range(TENSORS)
     }
     for tensor in tensors.values():
-        # So that all pages are there.
+        # Touches all pages.
         tensor.fill_(1)
     if by == "torch":
         _tensor_follower._torch_for = lambda _: DeviceMemory()
@@ -85,7 +87,7 @@ def measured(what: str, work: Callable[[], Any]) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, default=1024, help="MiB of the model")
+    parser.add_argument("--size", type=int, default=1024, help="size of the model in MiB")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--change", type=float, default=0.01, help="fraction of the elements that change"

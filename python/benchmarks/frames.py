@@ -1,12 +1,12 @@
-"""What would a stream of several zstd frames cost and gain? Snapshots of safetensors files (SPEC
+"""Costs and gains of a stream of several zstd frames, for snapshots of safetensors files (SPEC
 Appendix A).
 
     python python/benchmarks/frames.py FILE.safetensors...     needs numpy and zstandard
 
-The planes of segments of 32 MiB, compressed with the library's parameters as one frame each, and as
-frames of 1 MiB and of 256 KiB. Prints stored bytes and the time to decompress all frames with one
-and with two threads (the best of seven). Raw planes (those that zstd does not shorten) take no
-time. All tensors of a file must have one lane width.
+Compresses the planes of segments of 32 MiB with the library's parameters: as one frame each, and as
+frames of 1 MiB and of 256 KiB. Prints the stored bytes and the time to decompress all frames with
+one and with two threads (the best of seven). Raw planes (the ones that zstd does not shorten) take
+no time. All tensors of a file must have one lane width.
 """
 
 import sys
@@ -43,7 +43,7 @@ def planes(path):
 
 
 def decompressed(frames, threads):
-    """Seconds to decompress all frames."""
+    """Returns the seconds to decompress all frames."""
     local = threading.local()
 
     def one(frame):

@@ -1,11 +1,10 @@
-"""Publishes tensors of a GPU, and brings two other copies on the GPU forward: one by patches, one
-in place. Compares all bit for bit, and at the end by their digests.
+"""Publishes tensors of a GPU, and updates two other copies on the GPU: one by patches, one in
+place. Compares all copies bit for bit, and at the end by their digests.
 
     python gpu_smoke.py [--device cuda] [--mib 1024] [--versions 3]
 
-Needs torch. With `--device cpu`, every line is marked as a stand-in: the tensors are then read
-piece by piece by a function, and patched by torch, as those of a GPU are, but nothing crosses a
-bus.
+Needs torch. With `--device cpu`, every line is marked as a stand-in: a function then reads the
+tensors piece by piece, and torch patches them, as on a GPU, but nothing crosses a bus.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TENSORS = 16
 
 
 def timed(device: torch.device, work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, with what the device still had to do, and the result."""
+    """Seconds, including the work that the device still had to do, and the result."""
 
     def wait() -> None:
         if device.type == "cuda":
@@ -41,9 +40,9 @@ def timed(device: torch.device, work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def weights(model: dict[str, torch.Tensor], device: torch.device) -> Iterator[tuple[str, Any]]:
-    """The stream that is published."""
+    """Yields the stream to publish."""
     for name, tensor in model.items():
-        # The stand-in for a device: what reads a GPU's memory reads that of the CPU.
+        # The stand-in for a device: the reader of GPU memory reads CPU memory.
         yield (
             name,
             tensor
@@ -53,7 +52,7 @@ def weights(model: dict[str, torch.Tensor], device: torch.device) -> Iterator[tu
 
 
 def load(held: dict[str, torch.Tensor], patches: Any, device: torch.device) -> int:
-    """Puts patches where they belong; how many elements they have."""
+    """Applies patches, and returns how many elements they have."""
     elements = 0
     for patch in patches:
         elements += patch.count
@@ -66,9 +65,9 @@ def load(held: dict[str, torch.Tensor], patches: Any, device: torch.device) -> i
 
 
 def in_place(url: str, tensors: dict[str, torch.Tensor], device: torch.device) -> dc.Subscriber:
-    """Follows with these tensors as the only copy, read and written by torch."""
+    """Follows with these tensors as the only copy, which torch reads and writes."""
     if device.type == "cpu":
-        # The stand-in.
+        # The stand-in for a device.
         _tensor_follower._torch_for = lambda _: DeviceMemory()
     return dc.Subscriber(url, into=tensors | {"twin": tensors["layers.0.weight"]})
 

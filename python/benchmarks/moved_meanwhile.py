@@ -1,6 +1,6 @@
-"""What happens to tensors that another thread moves while a follower reads or writes them, which
-its documentation excludes: a table, without a claim. Each row runs in a process of its own, since
-some may die.
+"""Tensors that another thread moves while a follower reads or writes them, which the follower's
+documentation excludes: prints a table of the outcomes, and promises nothing. Each row runs in a
+process of its own, since some may crash.
 
     python benchmarks/moved_meanwhile.py
 """
@@ -32,7 +32,7 @@ WAYS = {
 
 
 def values(version: int) -> dict[str, torch.Tensor]:
-    """A few lanes of each change with each version."""
+    """Returns tensors of which a few lanes change with each version."""
     lanes = torch.arange(SHAPE[0] * SHAPE[1], dtype=torch.int16)
     for step in range(version):
         lanes[step::97] += 1

@@ -1,4 +1,4 @@
-"""What the binding costs: `diff` and `apply` of tensors in memory, and `prepare` of a chain's next
+"""The cost of the binding: `diff` and `apply` of tensors in memory, and `prepare` of a chain's next
 version for a copy in memory, through Python and in Rust, on the same pair.
 
     cargo build --release -p deltachain-bench --bin worker python python/benchmarks/overhead.py

@@ -1,9 +1,9 @@
-"""What publishing costs the training process: memory, time, and whether a store that stalls is
+"""The cost of publishing for the training process: memory, time, and whether a stalled store is
 noticed.
 
     python publishing.py memory|stall|many|rounds|restart [--size MIB] [--threads N] [--seconds S]
 
-Each prints what it measured and the bound that it is compared with. Needs numpy.
+Each command prints its measurements with the bound for them. Needs numpy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def reset_peak() -> None:
 
 
 class Model:
-    """Tensors of bfloat16, as bytes, of which one lane in a hundred changes with each step."""
+    """Tensors of bfloat16, as bytes. One lane in a hundred changes with each step."""
 
     def __init__(self, size: int, tensors: int) -> None:
         self.random = numpy.random.default_rng(0)
@@ -74,12 +74,12 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def memory(size: int, threads: int | None, folder: Path) -> None:
-    """The peak of resident memory beyond the model, the copy of the head and one snapshot. With
-    MALLOC_MMAP_THRESHOLD_=1048576 glibc gives back what has been freed, which shows what is really
-    needed."""
+    """Measures the peak of resident memory beyond the model, the copy of the head and one snapshot.
+    With MALLOC_MMAP_THRESHOLD_=1048576 glibc returns freed memory at once, which shows how much is
+    really needed."""
     model = Model(size * MIB, 16)
-    # Version 0 is a snapshot, for which every element is compressed. What that takes is not given
-    # back at once, so another process makes it.
+    # Version 0 is a snapshot, for which every element is compressed. That memory is not returned at
+    # once, so another process makes the snapshot.
     child = os.fork()
     if child == 0:
         with dc.Publisher(folder / "chain", threads=threads) as pub:
@@ -104,7 +104,7 @@ def memory(size: int, threads: int | None, folder: Path) -> None:
 
 
 def stall(seconds: float, folder: Path) -> None:
-    """Steps of a trainer while uploads stand still."""
+    """Measures the steps of a trainer while uploads stall."""
     work = numpy.random.default_rng(1).normal(size=(300, 300)).astype("float32")
 
     def steps(length: float) -> list[float]:
@@ -113,7 +113,7 @@ def stall(seconds: float, folder: Path) -> None:
             times.append(timed(lambda: [work @ work for _ in range(10)])[0])
         return times
 
-    # Each link is one upload, without parts.
+    # Each link is one request, without multipart uploads.
     model = Model(8 * MIB, 16)
     with (
         StallingStore() as store,
@@ -139,7 +139,7 @@ def stall(seconds: float, folder: Path) -> None:
 
 
 def many(count: int, folder: Path) -> None:
-    """What each of many small tensors costs in the binding, compared with the diff."""
+    """Measures the cost of each of many small tensors in the binding, compared with the diff."""
     lanes = 7_000
     random = numpy.random.default_rng(0)
     old = {
@@ -166,7 +166,8 @@ def many(count: int, folder: Path) -> None:
 
 
 def rounds(count: int, folder: Path) -> None:
-    """Resident memory after a number of versions, published and followed in this process."""
+    """Measures resident memory after a number of versions, published and followed in this
+    process."""
     model = Model(32 * MIB, 16)
     sizes = {}
     with dc.Publisher(folder / "chain") as pub:
@@ -186,7 +187,8 @@ def rounds(count: int, folder: Path) -> None:
 
 
 def restart(size: int, folder: Path) -> None:
-    """The first version after a restart, whose base is built from the chain, and the one after."""
+    """Measures the first version after a restart, whose base is built from the chain, and the next
+    one."""
     model = Model(size * MIB, 16)
     with dc.Publisher(folder / "chain") as pub:
         pub.publish(model.stream())
@@ -203,12 +205,10 @@ def restart(size: int, folder: Path) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     arguments.add_argument("what", choices=["memory", "stall", "many", "rounds", "restart"])
-    arguments.add_argument("--size", type=int, default=1024, help="of the model, in MiB")
-    arguments.add_argument(
-        "--threads", type=int, help="as many as there are processors, by default"
-    )
+    arguments.add_argument("--size", type=int, default=1024, help="size of the model in MiB")
+    arguments.add_argument("--threads", type=int, help="by default, as many as processors")
     arguments.add_argument("--seconds", type=float, default=60)
-    arguments.add_argument("--count", type=int, help="of tensors, or of rounds")
+    arguments.add_argument("--count", type=int, help="number of tensors or rounds")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)

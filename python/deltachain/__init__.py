@@ -60,7 +60,7 @@ from ._store import Store
 from ._subscriber import Subscriber, Update, pull
 from ._tensors import Tensor
 
-# Without `open` and `TimeoutError`, which are builtins, too.
+# Without `open` and `TimeoutError`, which are also builtins.
 __all__ = [
     "CancelledError",
     "ChainError",

@@ -1,5 +1,5 @@
-"""Reading a chain back, and looking after it: what the tool's commands `log`, `show`, `status`,
-`fsck`, `doctor`, `prune`, `compact` and `mirror` report, as functions."""
+"""Reading a chain back, and maintaining it: the reports of the tool's commands `log`, `show`,
+`status`, `fsck`, `doctor`, `prune`, `compact` and `mirror`, as functions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MOST_VERSION = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A way to a version.
+    """A route to a version.
 
     Attributes:
         base: the version that it starts from; None for a snapshot.
@@ -82,12 +82,12 @@ class Version:
         digest: its state digest, 64 hexadecimal digits, as in `Update.digest`.
         commit: digest of its commit.
         parent: digest of the commit of the version before, or of the chain document.
-        stored: when it was published, by the store's clock; None if the store does not tell.
-        routes: the ways to build it; none if it was pruned.
+        stored: when it was published, by the store's clock; None if the store has no time.
+        routes: the routes that build it; none if it was pruned.
         assets: its files beside the tensors.
         shards: state digest of each shard.
-        claimed_signers: names of keys that notes on it name. Nothing is proved by that:
-            `Subscriber(trust=)` checks.
+        claimed_signers: names of keys in the notes on it. They prove nothing: `Subscriber(trust=)`
+            verifies signatures.
     """
 
     version: int
@@ -105,18 +105,18 @@ class Version:
 @dataclass(frozen=True, slots=True)
 class DirectoryStatus:
     """The content of the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, and
-    how following it goes. Its facts about the chain are those that the tool's `follow` saw at its
-    last poll; a `Subscriber` records no polls.
+    the state of its follower. The facts about the chain are those of the last poll of the tool's
+    `follow`; a `Subscriber` records no polls.
 
     Attributes:
         healthy: whether there are no problems.
         problems: why it is not healthy.
         ready: with `max_lag`, whether each server is ready for requests; None if that is not known
             or there is no server.
-        version: the held version; None if there is none, as for what follows.
+        version: the held version; None if there is none, like the attributes below.
         metadata: the metadata given when it was published.
         digest: its state digest.
-        proof: how far its files were proven when they were built: "hashed".
+        proof: level of proof of its files when they were built: "hashed".
         commit: digest of its commit.
         chain: digest of the chain document.
         directory: the directory of its files: the target of `current`.
@@ -137,8 +137,8 @@ class DirectoryStatus:
             prints them.
         stores: the stores that the follower has used, its copies after the chain's own: `url`,
             `copy`, `bytes`, `missing`, `failures`, `last_failure`, `damage`.
-        trust: the signers whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`,
-            `unsigned`; None if everybody's are.
+        trust: the trusted signers: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None if
+            signatures are not checked.
         whole: why servers that download the chain themselves load its versions as a whole; None if
             they do not.
     """
@@ -187,8 +187,8 @@ class FsckReport:
         rebuilt: with `deep`, versions that were built.
         orphans: unreferenced files.
         orphan_bytes: their bytes.
-        unnamed: the orphans among them that no version names: a publisher was killed or is at work,
-            or commits are lost. They stay.
+        unnamed: the orphans that no version names, because a publisher was killed or is at work, or
+            commits are lost. They stay.
         unnamed_bytes: their bytes.
         unfinished: unfinished files of writers that were killed.
     """
@@ -248,8 +248,8 @@ class Finding:
     Attributes:
         tried: the operation that was tried.
         works: whether it works.
-        needed: whether a chain cannot do without it.
-        says: the observation; the reason why it does not work, if it does not.
+        needed: whether a chain needs it.
+        says: the observation, or the reason why it does not work.
         breaks: the features that do not work without it.
     """
 
@@ -272,12 +272,12 @@ class DoctorReport:
 
     @property
     def healthy(self) -> bool:
-        """Whether everything that is needed works."""
+        """True if everything that is needed works."""
         return not self.problems
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """The findings about what is needed and does not work."""
+        """The findings about needed operations that do not work."""
         return tuple(found for found in self.findings if found.needed and not found.works)
 
 
@@ -290,7 +290,7 @@ class PruneReport:
         kept: versions that were to be kept.
         withdrawn: versions that cannot be built any more. Their files are removed by a prune a day
             later.
-        needed: versions that were not to be kept and stay, because kept versions are built from
+        needed: versions that were not to be kept, but stay, because kept versions are built from
             them.
         removed: files that were removed.
         removed_bytes: their bytes.
@@ -388,7 +388,7 @@ def newest(store: _native.Store, last: int | None) -> list[Version]:
 
 
 def show(chain: Chain, version: int | None = None) -> Version:
-    """One version of a chain.
+    """Returns one version of a chain.
 
     Args:
         chain: the chain.
@@ -403,7 +403,7 @@ def show(chain: Chain, version: int | None = None) -> Version:
 
 def status(directory: _Path, max_lag: int | str | None = None) -> DirectoryStatus:
     """The content of a follower's directory, and whether it is healthy. Reads only the records in
-    the directory: not the chain, nor the model's files.
+    the directory, neither the chain nor the model's files.
 
     Args:
         directory: the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`.
@@ -431,8 +431,8 @@ def fsck(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> FsckReport | DirectoryReport:
-    """Checks a chain: every document, every file, and that each version can be reached. Of a
-    follower's directory, all files are read and compared.
+    """Checks a chain: every document, every file, and that each version can be reached. In a
+    follower's directory, reads all files and compares them.
 
     Args:
         chain: the chain, or the directory of a follower, which may be in use.
@@ -444,7 +444,7 @@ def fsck(
             check.
 
     Returns:
-        What was found: `healthy`, `problems` and figures. Problems are not raised.
+        The findings: `healthy`, `problems` and figures. Problems are not raised.
     """
     function("progress", progress)
     found = open_store(chain).fsck(deep, maybe_absolute(scratch), threads, progress)
@@ -479,10 +479,11 @@ def prune(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> PruneReport:
-    """Removes old versions, and the files that only they need. The newest version and everything
-    that kept versions are built from stay. Files are removed a day after nothing refers to them any
-    more, so call it daily. Publishers and followers need not stop. Do not run two at once. Files
-    that no version names stay. If the chain shows that commits are missing, nothing is removed.
+    """Removes old versions, and the files that only they need. The newest version stays, and so
+    does everything that kept versions are built from. A file is removed a day after it became
+    unreferenced, so call this daily. Publishers and followers need not stop. Do not run two prunes
+    at once. Files that no version names stay. If the chain shows that commits are missing, nothing
+    is removed.
 
     Args:
         chain: the chain.
@@ -527,16 +528,16 @@ def mirror(
     scratch: _Path | None = None,
     progress: Progress | None = None,
 ) -> MirrorReport:
-    """Copies a chain, or what is new of it, to another store, with its signatures. Files come
-    before the documents that name them, commits in their order, and `chain.json` last on the first
-    copy, so that readers of the copy are right at any time. Call it again and again; only this
-    writes to a copy, and nothing is removed from it.
+    """Copies a chain, or its new objects, to another store, with its signatures. Files come before
+    the documents that name them, commits in their order, and `chain.json` last on the first copy,
+    so that the copy is valid at any time. Call it repeatedly. Nothing else may write to a copy, and
+    nothing is removed from it.
 
     Args:
         source: the chain.
         destination: the place of the copy; a directory is made, but not its parent.
         trust: copy versions up to the newest one that these keys have signed, as for `Subscriber`.
-        verify: also read what is in the destination, and replace wrong objects.
+        verify: also read the objects of the destination, and replace damaged ones.
         restore: repair the destination, which may be ahead, from the source, a copy of it: files by
             the destination's own routes, and documents up to the newest common version. Nothing is
             written above it.
@@ -546,8 +547,8 @@ def mirror(
             call.
 
     Returns:
-        What was copied, and `problems`: files that are missing or damaged in the source, and other
-        faults that stop nothing else. They are not raised.
+        The number of copied objects, and `problems`: files that are missing or damaged in the
+        source, and other faults that do not stop the copy. Problems are not raised.
 
     Raises:
         ChainError: if there is no chain, or the destination has another one, versions that the
@@ -571,8 +572,8 @@ def mirror(
 
 
 def undo_prune(chain: Chain) -> tuple[int, ...]:
-    """Takes back what `prune` withdrew within the last 20 hours. Change what prunes automatically
-    first.
+    """Restores what `prune` withdrew within the last 20 hours. Change the jobs that prune
+    automatically first.
 
     Args:
         chain: the chain.
@@ -629,7 +630,7 @@ def compact(
 
 
 def given(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Metadata as the publisher gave them: without hints of the format."""
+    """Returns metadata as the publisher gave them, without the format's hints."""
     return {key: value for key, value in metadata.items() if not key.startswith("deltachain.")}
 
 

@@ -12,7 +12,7 @@ _buffers = threading.local()
 
 
 def reader(name: str, tensor: Any) -> Callable[[int, int], Any]:
-    """A function that reads bytes of a torch tensor that is not on the CPU."""
+    """Returns a function that reads bytes of a torch tensor that is not on the CPU."""
     import torch
 
     from ._errors import UsageError
@@ -30,8 +30,7 @@ def reader(name: str, tensor: Any) -> Callable[[int, int], Any]:
     flat = tensor.detach().reshape(-1).view(torch.uint8)
 
     def read(offset: int, length: int) -> Any:
-        # One buffer per thread, as long as the longest piece that the thread has read (at most 16
-        # MiB).
+        # One buffer per thread, of the longest piece that the thread has read (at most 16 MiB).
         buffer = getattr(_buffers, "buffer", None)
         if buffer is None or buffer.numel() < length:
             buffer = torch.empty(length, dtype=torch.uint8, pin_memory=tensor.device.type == "cuda")

@@ -1,5 +1,5 @@
-"""Tensors of torch on devices, as rows of lanes: what the library reads and writes there (SPEC
-section 24.6)."""
+"""Tensors of torch on devices, as rows of lanes that the library reads and writes (SPEC section
+24.6)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ._sums import KINDS, MODULUS, PIECE_BYTES, of_bytes, of_many
 
 __all__ = ["DeviceMemory"]
 
-# Tensors of at most so many bytes are summed together.
+# Maximum bytes of tensors that are summed together.
 _SMALL = 1 << 18
 
-# Lanes of a row: the row's number, a lane of it, where they are above that one (None: all from
-# there on), how many.
+# Lanes of a row: the row's number, the number of a first lane, positions relative to that lane
+# (None: all from there on), and a count.
 Span = tuple[int, int, Any, int]
 
-# For each dimension of a tensor: its length in lanes, begin and end of what is here, and how far
-# apart that lies.
+# For each dimension of a tensor: its length in lanes, begin and end of the part that is here, and
+# the stride of the part.
 Dimensions = Sequence[tuple[int, int, int, int]]
 
 
@@ -30,8 +30,8 @@ class Lanes(NamedTuple):
     """Lanes that have been proven, on their device.
 
     Attributes:
-        row: memory that they are in.
-        places: where in it; None if they are all of it.
+        row: the memory with the lanes.
+        places: their positions in the row; None if they are all of it.
         old, new: their values.
     """
 
@@ -55,9 +55,9 @@ class Lanes(NamedTuple):
 class DeviceMemory:
     """Storages of tensors, which the library calls in the caller's thread.
 
-    What is read and written is queued in the current stream of each device, after the kernels that
-    are there; it has happened when a call returns. Kernels of other streams that use the tensors
-    must have ended, and later ones must wait for the current stream.
+    Reads and writes are queued in the current stream of each device, after the kernels that are
+    already there. Each call blocks until they are done. Kernels of other streams that use the
+    tensors must have ended, and later ones must wait for the current stream.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class DeviceMemory:
         self._numbers: dict[tuple[Any, int, int], int] = {}
 
     def row(self, tensor: torch.Tensor, width: int) -> int:
-        """The number of the storage that a tensor lies in, as lanes of `width` bytes."""
+        """Returns the number of the row for a tensor's storage, as lanes of `width` bytes."""
         storage = tensor.untyped_storage()
         key = (tensor.device, storage.data_ptr(), width)
         if key not in self._numbers:
@@ -76,9 +76,9 @@ class DeviceMemory:
         return self._numbers[key]
 
     def gather(self, width: int, spans: Sequence[Span]) -> Any:
-        """The values of lanes, one after another."""
+        """Returns the values of lanes, one after another."""
         with torch.inference_mode():
-            # One transfer for those that follow each other on a device.
+            # One transfer for consecutive spans on a device.
             parts = [
                 torch.cat([self._of(row, places).now() for row, places in own]).cpu()
                 for _, own in self._runs(spans)
@@ -86,7 +86,7 @@ class DeviceMemory:
             return torch.cat(parts).numpy()
 
     def stage(self, width: int, spans: Sequence[Span], old: Any, new: Any) -> list[Lanes]:
-        """Takes proven lanes to their devices."""
+        """Copies proven lanes to their devices."""
         staged, done = [], 0
         with torch.inference_mode():
             values = [torch.frombuffer(one.writable(), dtype=KINDS[width]) for one in (old, new)]
@@ -103,8 +103,8 @@ class DeviceMemory:
         return staged
 
     def write(self, staged: Sequence[list[Lanes]]) -> tuple[int, int] | None:
-        """Compares all lanes with their old values, and writes the new ones. If one has another
-        value, nothing is written: returns the number of its list, and its number there."""
+        """Compares all lanes with their old values, and then writes the new ones. If a lane has
+        another value, writes nothing, and returns the number of its list, and its number there."""
         lanes = [
             (at, number, one) for at, own in enumerate(staged) for number, one in enumerate(own)
         ]
@@ -130,7 +130,7 @@ class DeviceMemory:
             _synchronize(one.row.device for own in staged for one in own)
 
     def fill(self, width: int, span: Span, values: Any) -> None:
-        """Writes lanes, whatever is there."""
+        """Writes lanes, whatever their values are."""
         with torch.inference_mode():
             row, places = self._located(span)
             own = torch.frombuffer(values.writable(), dtype=KINDS[width]).to(row.device)
@@ -140,8 +140,8 @@ class DeviceMemory:
     def sums(
         self, wanted: Sequence[tuple[tuple[int, int, Dimensions], int, int]]
     ) -> list[tuple[int, int]]:
-        """The sums of what parts have of pieces: row, first lane and dimensions of a part, the
-        first lane of the piece, and the one after its last."""
+        """Returns the sums of parts within pieces: for each, the row, first lane and dimensions of
+        a part, the first lane of the piece, and the one after its last."""
         found: dict[int, tuple[int, int]] = {}
         with torch.inference_mode():
             large: dict[torch.device, dict[int, torch.Tensor]] = {}
@@ -154,7 +154,7 @@ class DeviceMemory:
                 else:
                     key = (lanes.device, lanes.dtype, len(lanes))
                     small.setdefault(key, {})[number] = lanes
-            # One transfer for each device, after which all its kernels have ended.
+            # One transfer for each device, after all its kernels.
             ready: dict[torch.device, list[torch.Tensor]] = {}
             numbers: dict[torch.device, list[int]] = {}
             for device, totals in large.items():
@@ -171,14 +171,15 @@ class DeviceMemory:
     def _sum(
         self, row: int, first: int, dimensions: Dimensions, begin: int, end: int
     ) -> torch.Tensor:
-        """The sums of what a part has of a piece."""
+        """Returns the sums of the lanes of a part within a piece."""
         total = torch.zeros(2, dtype=torch.int64, device=self._rows[row].device)
         for lanes, number in _stretches(self._rows[row], first, dimensions, begin, end):
             total += of_bytes(lanes, number - begin).to(total.device)
         return total
 
     def _located(self, span: Span) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The lanes that a span counts in, and its places in them; None if it has all of them."""
+        """Returns the lanes from the span's first one on, and its positions in them; None if it has
+        all of them."""
         row, first, places, count = span
         if places is None:
             return self._rows[row][first : first + count], None
@@ -187,7 +188,7 @@ class DeviceMemory:
     def _runs(
         self, spans: Sequence[Span]
     ) -> Iterator[tuple[torch.device, Iterator[tuple[torch.Tensor, torch.Tensor | None]]]]:
-        """Spans that follow each other on one device."""
+        """Groups consecutive spans on one device."""
         return groupby(map(self._located, spans), key=lambda located: located[0].device)
 
     @staticmethod
@@ -196,7 +197,7 @@ class DeviceMemory:
 
 
 def _moved(tensors: list[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
-    """Tensors on a device, after one transfer."""
+    """Copies tensors to a device with one transfer."""
     if tensors:
         yield from torch.cat(tensors).to(device).split([len(one) for one in tensors])
 
@@ -204,7 +205,8 @@ def _moved(tensors: list[torch.Tensor], device: torch.device) -> Iterator[torch.
 def _small(
     row: torch.Tensor, first: int, dimensions: Dimensions, begin: int, end: int
 ) -> torch.Tensor | None:
-    """The lanes of a part that has all of a small tensor in one row; None of another part."""
+    """Returns the lanes of a part that has all of a small tensor contiguously; None for other
+    parts."""
     length, low, high, stride = dimensions[0]
     is_whole = len(dimensions) == 1 and stride == 1 and low == begin == 0 and high == end == length
     if not is_whole or length == 0 or length * row.element_size() > _SMALL:
@@ -215,8 +217,8 @@ def _small(
 def _stretches(
     row: torch.Tensor, first: int, dimensions: Dimensions, begin: int, end: int
 ) -> Iterator[tuple[torch.Tensor, int]]:
-    """The lanes of a tensor from `begin` to `end` that a part has, in rows in which others are
-    zeros, and the number of the first lane of each."""
+    """Yields the lanes of a tensor from `begin` to `end` that a part has, in rows in which the
+    other lanes are zeros, and the number of the first lane of each row."""
     (_, low, high, stride), *rest = dimensions
     if not rest:
         begin, end = max(begin, low), min(end, high)
@@ -247,7 +249,7 @@ def _stretches(
 
 
 def _synchronize(devices: Iterable[torch.device]) -> None:
-    """Waits for the current streams: a kernel that fails is an error here, not later."""
+    """Waits for the current streams, so that an error of a kernel is raised here and not later."""
     for device in set(devices):
         if device.type != "cpu":
             torch.accelerator.current_stream(device).synchronize()

@@ -53,7 +53,7 @@ class Error(Exception):
         retryable: whether a retry of the same call may succeed.
     """
 
-    # The advice unless there is a better one.
+    # The advice if there is no better one.
     _advice: ClassVar[str] = "see the message"
 
     def __init__(
@@ -192,7 +192,7 @@ def advised(kinds: tuple[type[Error], ...], advice: str) -> Iterator[None]:
         raise
 
 
-# By the names that the library has for them: NOT_DCF for `NotDcfError`.
+# By the library's names: NOT_DCF for `NotDcfError`.
 CLASSES: dict[str, type[Error]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("Error")).upper(): kind
     for kind in (*Error.__subclasses__(), InUseError)

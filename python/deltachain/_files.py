@@ -49,7 +49,7 @@ State = Union[Path, Tensors, "torch.nn.Module"]
 Profile = Literal["compact", "local", "direct"]
 Progress = Callable[[str, int, int], object]
 
-# Bytes of tensors whose patches are read at once.
+# Bytes of tensors whose patches are read together.
 _BATCH = 64 << 20
 
 
@@ -189,8 +189,8 @@ class StateDigest:
 
 
 def located(state: Any) -> Any:
-    """A state as the library takes it: a path from the root, the tensors of a module, or what it
-    was."""
+    """Returns a state as the library takes it: an absolute path, the tensors of a module, or the
+    value unchanged."""
     if isinstance(state, str | os.PathLike):
         return present(state)
     tensors = known(state)
@@ -198,7 +198,7 @@ def located(state: Any) -> Any:
 
 
 def patch_of(patch: _native.TensorPatch, kind: Kind) -> Patch:
-    """A patch with tensors of the caller's library."""
+    """Returns a patch with tensors of the caller's library."""
     name, dtype, shape, lanes = patch.name, patch.dtype, tuple(patch.shape), patch.indices
     if lanes is None:
         return Patch(name, shape, dtype, None, shaped(kind, dtype, shape, patch.values))
@@ -222,10 +222,10 @@ def patch_of(patch: _native.TensorPatch, kind: Kind) -> Patch:
 
 @contextmanager
 def taken(patches: Iterator[Patch]) -> Iterator[Iterator[Patch]]:
-    """Gives patches to a block, which must read all of them.
+    """Passes patches to a block, which must read all of them.
 
     Raises:
-        TornError: if it did not.
+        TornError: if the block has not read all patches.
     """
     yield patches
     check_all_read(patches)
@@ -235,12 +235,13 @@ def check_all_read(patches: Iterator[Patch]) -> None:
     """Refuses patches that a block has left unread.
 
     Raises:
-        TornError: if there are any.
+        TornError: if patches are left.
     """
     left = next(patches, None)
     if left is not None:
         raise TornError(
-            f"the block ended before it read all patches, the next is of {left.name!r}: use full()"
+            "the block ended before it read all patches; the next one is of "
+            f"{left.name!r}: use full()"
         )
 
 
@@ -285,7 +286,7 @@ class Link:
 
     @property
     def path(self) -> str | None:
-        """The path that it was opened from."""
+        """The path that the link was opened from."""
         path = self._native.path
         return None if path is None else os.fspath(path)
 
@@ -392,7 +393,7 @@ def open(link: Path | bytes | bytearray | memoryview) -> Link:
 
 
 class _Work(TypedDict, total=False):
-    """Settings of whatever takes long and writes."""
+    """Settings of functions that take long and write."""
 
     replace: bool
     threads: int | None
@@ -547,7 +548,7 @@ def apply(
 def digest(
     state: State, *, threads: int | None = None, progress: Progress | None = None
 ) -> StateDigest:
-    """The digest that identifies a state in links and chains. Reads the whole state.
+    """Computes the digest that identifies a state in links and chains. Reads the whole state.
 
     >>> import deltachain as dc
     >>> str(dc.digest({}))[:12]

@@ -1,5 +1,5 @@
-"""A directory that another process keeps at a chain's version: views of its files, and changes
-between versions."""
+"""The directory of a copy that another process manages: views of its files, and changes between
+versions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def find_version(
 
 
 class FullPatches(Iterator[Patch]):
-    """Every tensor of a version, with or without a `with` block."""
+    """All tensors of a version, with or without a `with` block."""
 
     def __init__(self, patches: Iterator[Patch]) -> None:
         self._patches = patches
@@ -127,9 +127,9 @@ class HostCopy:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata given when a version was published, such as the step: of the version that
-        this process holds, or of the current one before `full()`. Empty if there is none yet. The
-        store is not asked."""
+        """The metadata of the version that this process holds, or of the current one before
+        `full()`, as given when it was published, such as the step. Empty if there is none yet.
+        Reading it does not access the store."""
         if self.held is not None:
             return dict(self._held_metadata)
         found = find_version(self._path)
@@ -137,12 +137,12 @@ class HostCopy:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the current version is another one than the held version."""
+        """True if the current version is not the held version."""
         return self.current != self.held
 
     @property
     def torn(self) -> bool:
-        """Whether this process may hold parts of two versions, as in `Subscriber.torn`: use
+        """True if this process may hold parts of two versions, as in `Subscriber.torn`: use
         `full()`."""
         return self._torn
 
@@ -158,8 +158,8 @@ class HostCopy:
 
     def full(self) -> FullPatches:
         """Every tensor of the current version, as an iterator. When all have been read, this
-        process holds that version. In a `with` block, it raises a TornError if the block has not
-        read all."""
+        process holds that version. A `with` block that does not read all of them raises a
+        TornError."""
         return FullPatches(self._full())
 
     def _full(self) -> Iterator[Patch]:
@@ -213,7 +213,7 @@ def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
         part = os.fspath(one.path)
         if part not in files:
             with open(part, "rb") as file:
-                # Private: code that writes to a view gets its own copy of the page.
+                # A private mapping: code that writes to a view gets its own copy of the page.
                 files[part] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         shape = tuple(one.shape)
         size = Tensor(one.dtype, shape, b"").nbytes
@@ -232,7 +232,7 @@ def check_dtypes(kind: Kind, tensors: Mapping[str, tuple[str, tuple[int, ...], A
 
 
 def mapped(directory: str, kind: Kind) -> dict[str, Any]:
-    """The tensors of a model, as tensors of the library `kind`."""
+    """Returns the tensors of a model, as tensors of the library `kind`."""
     return {
         name: shaped(kind, dtype, shape, data)
         for name, (dtype, shape, data) in raw(directory).items()
@@ -240,8 +240,8 @@ def mapped(directory: str, kind: Kind) -> dict[str, Any]:
 
 
 def differences(before: object, after: str, kind: Kind, threads: int | None) -> Iterator[Patch]:
-    """The changes from tensors, or a model's directory, to the model in another directory, tensor
-    by tensor."""
+    """Yields the changes from tensors, or a model's directory, to the model in another directory,
+    tensor by tensor."""
     number: int | None = 0
     while number is not None:
         found = _native.compare(before, after, number, threads)

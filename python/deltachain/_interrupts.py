@@ -1,7 +1,7 @@
 """Ctrl-C that the standard library turns into another exception.
 
-`Condition` leaves its lock while it waits. An interrupt that comes just then makes its exit raise
-`RuntimeError: release unlocked lock`, and the KeyboardInterrupt is only the context of that.
+`Condition` releases its lock while it waits. An interrupt at that moment makes its exit raise
+`RuntimeError: release unlocked lock`, with the KeyboardInterrupt only as its context.
 `Thread.start`, `Future.result` and `concurrent.futures.wait` all use a `Condition`.
 """
 
@@ -21,8 +21,8 @@ def start(thread: threading.Thread) -> None:
     """Starts a thread.
 
     Raises:
-        IoError: if there is no room for another thread.
-        BaseException: what a handler of a signal has raised meanwhile. The thread may run then.
+        IoError: if no more threads can be started.
+        BaseException: from a signal handler. The thread may be running then.
     """
     handled = sys.exception()
     try:
@@ -36,7 +36,7 @@ def start(thread: threading.Thread) -> None:
 
 @contextmanager
 def unmasked() -> Iterator[None]:
-    """Raises an interrupt of the block itself, and not the error that has taken its place."""
+    """Raises an interrupt of the block itself, instead of the error that replaced it."""
     handled = sys.exception()
     try:
         yield
@@ -48,7 +48,8 @@ def unmasked() -> Iterator[None]:
 
 
 def _first(error: BaseException, handled: BaseException | None) -> BaseException:
-    """The exception during which all others were raised, after the one that the caller handles."""
+    """Returns the exception during which all others were raised, except the one that the caller
+    handles."""
     while (before := error.__context__) is not None and before is not handled:
         error = before
     return error

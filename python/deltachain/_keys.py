@@ -1,4 +1,5 @@
-"""Keys of signed chains: who signs, and whom a reader trusts (spec/signatures.md)."""
+"""Keys of signed chains: the keys that sign, and the keys that a reader trusts
+(spec/signatures.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ __all__ = [
     "trusted",
 ]
 
-# The text that a secret key begins with.
+# The beginning of a secret key's text.
 _SECRET = "PRIVATE+KEY+"
 
 
@@ -54,16 +55,16 @@ PublicKey = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Keys that a chain is trusted by, and how many of them must sign a version. Where one is taken
-    as `trust=`, a key, a path or a list of both is one with a quorum of 1.
+    """Trusted keys of a chain, and how many of them must sign a version. Every `trust=` also takes
+    a key, a path or a list of both, which means a quorum of 1.
 
     dc.Subscriber(url, trust=dc.Trust(["trainer+c74f20a3+ARpc2QcUPDhM...", "reviewers.pub"],
     quorum=2))
 
     Args:
         keys: a public key, a path of a file of them (one per line, `#` begins a comment), or a list
-            of both. After a key may stand the digests of the chains that it is trusted for; without
-            them it is for all.
+            of both. A key may be followed by the digests of the chains that it is trusted for; by
+            default it is for all chains.
         quorum: how many of these keys must have signed.
 
     Raises:
@@ -80,7 +81,7 @@ class Trust:
         """Reads the keys, in the same way as calls with `trust=`.
 
         Raises:
-            UsageError: if one is no public key, or there is no such file.
+            UsageError: if one is not a public key, or a file does not exist.
         """
         trusted(self)
 
@@ -90,7 +91,7 @@ Trusts = Trust | PublicKey | Sequence[PublicKey]
 
 
 def new_key(name: str) -> str:
-    """A new secret key, as text. Keep it secret: who has it publishes in your name.
+    """Makes a new secret key, as text. Keep it secret: with it, others can publish in your name.
 
     >>> import deltachain as dc
     >>> dc.new_key("trainer").startswith("PRIVATE+KEY+trainer+")
@@ -103,28 +104,28 @@ def new_key(name: str) -> str:
 
 
 def public_key(key: str | os.PathLike[str]) -> str:
-    """The public key of a secret one, which readers are given as `trust=`.
+    """Returns the public key of a secret one, for `trust=` of readers.
 
     Args:
         key: the secret key as text, or a path of the file that holds it.
 
     Raises:
-        UsageError: if it is no secret key.
+        UsageError: if it is not a secret key.
     """
     return _native.public_key(_secret(key, "key"))
 
 
 class KeySigner(NamedTuple):
-    """A signer."""
+    """A key that signs."""
 
     key: str
     """A secret key, or a public one if there is a function."""
     function: Callable[[bytes], bytes] | None
-    """Signs."""
+    """The function that signs, or None."""
 
 
 class TrustedKeys(NamedTuple):
-    """The content of `trust=`."""
+    """The value of `trust=` in the library's form."""
 
     keys: list[str]
     quorum: int
@@ -132,14 +133,14 @@ class TrustedKeys(NamedTuple):
 
 
 def signers(given: Signer | Sequence[Signer] | None) -> list[KeySigner]:
-    """The keys that sign: secret ones, or public ones with the function that signs. By default that
-    of the environment."""
+    """Returns the keys that sign: secret ones, or public ones with their functions. The default is
+    the key in the environment."""
     name = "sign_key="
     if given is None:
         name = "DELTACHAIN_SIGNING_KEY"
         given = os.environ.get(name, [])
         if isinstance(given, str) and not given.strip():
-            # A secret that was not passed on. An unsigned version would break a signed chain.
+            # The environment lacks the secret. An unsigned version would break a signed chain.
             raise UsageError(
                 f"USAGE: {name} is empty: set it to the secret key, or remove it to sign nothing"
             )
@@ -155,7 +156,7 @@ def signers(given: Signer | Sequence[Signer] | None) -> list[KeySigner]:
 
 
 def trusted(given: Trusts | None) -> TrustedKeys | None:
-    """The keys of `trust=`, and how many have to sign."""
+    """Returns the keys of `trust=`, and how many must sign."""
     if given is None:
         return None
     trust = given if isinstance(given, Trust) else Trust(given)
@@ -178,12 +179,13 @@ def _listed(given: Any) -> Sequence[Any]:
 
 
 def _expanded(key: Any) -> Any:
-    """A path from the home directory as one from the root; anything else as it is."""
+    """Expands a path's `~` to an absolute path; returns other values unchanged."""
     return os.path.expanduser(key) if isinstance(key, str | os.PathLike) else key
 
 
 def _secret(key: object, name: str) -> str:
-    """The text of a secret key. No message has what was given, which may be a key with a slip."""
+    """Returns the text of a secret key. Messages do not contain the value, which may be a key with
+    a typo."""
     if isinstance(key, str) and "PRIVATE" in key:
         return key.strip()
     lines = _lines(key, name)
@@ -197,25 +199,24 @@ def _public(key: object, name: str) -> str:
         raise UsageError(f"USAGE: {name} must be public keys, NAME+ID+KEY, or files of them")
     if _SECRET in key:
         raise UsageError(
-            f"USAGE: {name} has a secret key: give the public one, and do not hand the secret one "
-            "out"
+            f"USAGE: {name} has a secret key: give the public key, and keep the secret key secret"
         )
     return key.strip()
 
 
 def _lines(path: object, name: str) -> list[str]:
-    """The lines of a file of keys, without comments."""
+    """Returns the lines of a file of keys, without comments."""
     path = _expanded(path)
     try:
         if not isinstance(path, str | os.PathLike):
             raise TypeError
         if os.path.exists(path) and not os.path.isfile(path):
-            raise OSError(errno.EINVAL, "not a plain file")
+            raise OSError(errno.EINVAL, "not a regular file")
         with open(path, encoding="utf-8") as file:
             lines = [line.split(" #")[0].strip() for line in file]
     except (OSError, ValueError, TypeError) as error:
         why = f": {error.strerror}" if isinstance(error, OSError) else ""
         raise UsageError(
-            f"USAGE: {name} is neither a key nor a file of keys that can be read{why}"
+            f"USAGE: {name} is neither a key nor a readable file of keys{why}"
         ) from None
     return [line for line in lines if line and not line.startswith("#")]

@@ -40,7 +40,7 @@ _LISTED = 20
 
 
 class Expected(NamedTuple):
-    """A tensor of a checkpoint."""
+    """The expected form of a tensor, from a checkpoint."""
 
     dtype: str
     """Its name in safetensors."""
@@ -68,8 +68,8 @@ class Like:
         other_files: whether to publish the assets of the checkpoint, such as configuration and
             tokenizer.
         exclude: patterns of other files that are not published, such as `"*.log"`: a text, or a
-            list of them. In names below the directory, `*` stands for any characters. What trainers
-            save to go on, such as `optimizer.pt`, is never published.
+            list of them. In names below the directory, `*` stands for any characters. Files that
+            trainers save for a resume, such as `optimizer.pt`, are never published.
         fill: whether tensors that the trainer does not give are those of the checkpoint, such as a
             frozen vision tower. Otherwise a missing tensor is an error.
     """
@@ -123,7 +123,7 @@ class Reference:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except (OSError, ValueError) as error:
-            # It may say that tensors are tied.
+            # The model's configuration may declare tied tensors.
             raise UsageError(
                 f"USAGE: config.json of like= cannot be read: {error} (file {self.path})",
                 file=self.path,
@@ -150,31 +150,32 @@ class Reference:
                         self.ties[before + end] = kept
 
     def places(self, name: str) -> list[str]:
-        """The tensors of the checkpoint that a trainer's tensor of this name may be written to."""
+        """Returns the tensors of the checkpoint that a trainer's tensor of this name may be written
+        to."""
         name = self.bare(name)
         name = self.ties.get(name, name)
         return [name, *self.twins.get(name, ())]
 
     def bare(self, name: str) -> str:
-        """The checkpoint's name for a trainer's tensor; if it has none, the name without the parts
-        that wrappers added."""
+        """Returns the checkpoint's name of a trainer's tensor; without one, the name without the
+        parts that wrappers added."""
         return self._names.find(name)
 
 
 class Names:
-    """Names of a checkpoint or a chain, which are found whatever wrappers have added: to the name
-    that is looked for, and to those that are here."""
+    """Names of a checkpoint or a chain, found independently of the parts that wrappers have added
+    to either side."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
-        # None for several names that are the same without what wrappers add.
+        # Names without the parts of wrappers. None stands for several names.
         self._by_bare: dict[str, str | None] = {}
         for name in self._names:
             plain = _bare(name, ())
             self._by_bare[plain] = None if plain in self._by_bare else name
 
     def find(self, name: str) -> str:
-        """The name that is here for this one. If there is none, or more than one, the name without
+        """Returns the matching name. If there is none, or more than one, returns the name without
         the parts that wrappers added."""
         found = _bare(name, self._names)
         if found in self._names:
@@ -183,7 +184,7 @@ class Names:
 
 
 def _bare(name: str, names: Container[str]) -> str:
-    """A name without the parts that wrappers added, or as soon as it is one of these names."""
+    """Removes the parts that wrappers added from a name, until it is one of these names."""
     if name in names:
         return name
     name = ".".join(part for part in name.split(".") if part not in _INSIDE)
@@ -225,7 +226,8 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 
 class _Unknown(NamedTuple):
-    """A tensor that the checkpoint does not have, unless it is another name of one that it has."""
+    """A tensor that the checkpoint does not have, unless it is another name of a tensor that it
+    has."""
 
     name: str
     value: Any
@@ -233,8 +235,8 @@ class _Unknown(NamedTuple):
 
 
 def place_of(value: Any) -> Any:
-    """Place of a tensor, for comparisons with other live tensors; None if it is unknown. For a
-    DTensor, the place of this process's part."""
+    """Returns the place of a tensor, for comparisons with other live tensors; None if it is
+    unknown. For a DTensor, returns the place of this process's part."""
     value = getattr(value, "_local_tensor", value)
     match kind_of(value):
         case "torch":
@@ -243,13 +245,13 @@ def place_of(value: Any) -> Any:
                 storage = value.untyped_storage()._cdata
                 form = (value.storage_offset(), tuple(value.shape), value.stride())
             except Exception:
-                # It is made of other tensors, sparse or nested.
+                # A tensor that is made of other tensors, sparse or nested.
                 return None
             return (storage, form, str(value.dtype))
         case "numpy":
             address = value.__array_interface__["data"][0]
             return (address, value.shape, value.strides, value.dtype.str) if value.size else None
-    # Equal bytes may be one object by accident.
+    # Equal bytes may be one object by coincidence.
     if isinstance(value, Tensor) and isinstance(value.data, bytearray | mmap.mmap):
         return (id(value.data), value.shape, value.dtype)
     return None
@@ -263,8 +265,8 @@ class Collector:
         like: the checkpoint; without one, tensors are not converted.
         transform: converts each tensor.
         keep: called with name, tensor and its expected form, to copy it.
-        same: called with name and tensor: whether the copy equals it. True if another rank has the
-            copy.
+        same: called with name and tensor; returns whether the copy equals the tensor, or True if
+            another rank has the copy.
     """
 
     def __init__(
@@ -279,10 +281,10 @@ class Collector:
         self._keep = keep
         self._same = same
         self._seen: set[str] = set()
-        # Copied under this name from a tied tensor: the tensor itself may still come.
+        # Copied under this name from a tied tensor: the tensor of this name may still follow.
         self._stand_ins: dict[str, str] = {}
         self._twins: set[str] = set()
-        # Tensors that the checkpoint does not have, and the tensors that it has by where they lie.
+        # Tensors that the checkpoint does not have, and the tensors that it has by their places.
         self._unknown: list[_Unknown] = []
         self._at: dict[Any, str] = {}
 
@@ -290,7 +292,7 @@ class Collector:
         """Adds a tensor of the trainer; None if only other ranks need it.
 
         Args:
-            place: where it lies for the trainer, as `place_of` has said before it was gathered.
+            place: its place in the trainer's memory, from `place_of`, before it was gathered.
         """
         _check_name(name)
         plain = name if self._like is None else self._like.bare(name)
@@ -336,8 +338,8 @@ class Collector:
             self._unknown.append(unknown)
 
     def _is_twin(self, unknown: _Unknown, name: str) -> bool:
-        """Whether a tensor is another name of one that was copied. A stream may have freed that
-        one, so that another tensor lies in its place: the values tell."""
+        """True if a tensor is another name of a tensor that was copied. A stream may have freed
+        that tensor, so that another one is in its place: only the values decide."""
         if unknown.place is None or self._at.get(unknown.place) != name:
             return False
         assert self._like is not None
@@ -368,7 +370,7 @@ class Collector:
             )
 
     def finish(self) -> None:
-        """Checks that no tensor is missing, or takes what is missing from the checkpoint
+        """Checks that no tensor is missing, or takes missing tensors from the checkpoint
         (`Like.fill`).
 
         Raises:
@@ -410,7 +412,8 @@ def _listed(names: list[str]) -> str:
 
 
 def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
-    """The names and tensors that a transform returned: None, a tensor, a mapping, or pairs."""
+    """Yields the names and tensors that a transform returned: None, a tensor, a mapping, or
+    pairs."""
     if result is None:
         return iter(())
     if kind_of(result) != "deltachain" or isinstance(
@@ -421,7 +424,7 @@ def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_tensor(name: str, work: Callable[..., Any], *given: Any) -> Any:
-    """Calls a function that asks a tensor's own library, whose errors do not name the tensor.
+    """Calls a function of a tensor's own library, whose errors do not name the tensor.
 
     Raises:
         UsageError: if the library refuses.
@@ -438,7 +441,7 @@ def _of_tensor(name: str, work: Callable[..., Any], *given: Any) -> Any:
 
 
 def _fitted(name: str, value: Any, expected: Expected) -> Any:
-    """The tensor in the checkpoint's dtype. Its shape is checked when it is copied."""
+    """Returns the tensor in the checkpoint's dtype. Its shape is checked when it is copied."""
     kind, value = kind_of(value), _settled(value)
     if expected.dtype == "F4" and _is_row_of(value, expected):
         return Tensor("F4", expected.shape, _bytes_of(value))
@@ -466,23 +469,23 @@ def _fitted(name: str, value: Any, expected: Expected) -> Any:
 
 
 def _is_row_of(value: Any, expected: Expected) -> bool:
-    """Whether it is a tensor of F4 whose shape torch does not have, so that its bytes are one
-    row."""
+    """True if the tensor is of F4 and has a shape that torch does not have, so that its bytes are
+    one row."""
     is_odd = not expected.shape or bool(expected.shape[-1] % 2)
     is_f4 = kind_of(value) == "torch" and "float4" in str(value.dtype)
     return is_odd and is_f4 and value.ndim == 1 and value.nbytes == expected.nbytes
 
 
 def _bytes_of(value: Any) -> Any:
-    """The bytes of a tensor of torch."""
+    """Returns the bytes of a tensor of torch."""
     import torch
 
     return memoryview(value.view(torch.uint8).cpu().numpy())
 
 
 def _settled(value: Any) -> Any:
-    """The tensor, contiguous, with its own bytes. One that is not dense stays as it is: it cannot
-    be copied."""
+    """Returns the tensor, contiguous, with its own bytes. A tensor that is not dense stays as it
+    is: it cannot be copied."""
     kind = kind_of(value)
     if kind == "torch":
         value = value.detach()
@@ -507,5 +510,5 @@ def _settled(value: Any) -> Any:
 
 
 def _is_dense(value: Any) -> bool:
-    """Whether a tensor of torch has its elements in one row: it is neither sparse nor nested."""
+    """True if a tensor of torch has all its elements in memory: it is neither sparse nor nested."""
     return str(value.layout) == "torch.strided" and not value.is_nested

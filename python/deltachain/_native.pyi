@@ -1,5 +1,5 @@
-"""The native part of the package. Private: it may change in any release; the package gives it names
-and documentation. What `deltachain` exports from here is documented here."""
+"""The native part of the package. Private: it may change in any release; the package provides names
+and documentation. Names that `deltachain` exports from here are documented here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ __version__: str
 _Path = str | PathLike[str]
 # Called as progress(phase, done, total), in bytes.
 _Progress = Callable[[str, int, int], object] | None
-# Asked about twenty times a second: whether the work is to end.
+# Called about twenty times a second: returns whether the work must end.
 _Until = Callable[[], object] | None
 # Settings by their names.
 _Settings = Mapping[str, Any]
@@ -64,11 +64,11 @@ class _Checkpoint(TypedDict):
 
 class _Differences(TypedDict):
     patches: list[TensorPatch]
-    # The number of the tensor to go on with.
+    # The number of the next tensor.
     next: int | None
 
 class _PublishedVersion(TypedDict):
-    """Fields of `PublishReport`, but for the times."""
+    """Fields of `PublishReport`, except the times."""
 
     version: int
     digest: str
@@ -101,7 +101,7 @@ class _SwitchFacts(TypedDict):
 
 @final
 class Buffer:
-    """A copy of something, shown through the buffer protocol; one-dimensional and read-only."""
+    """A copy of data with the buffer protocol; one-dimensional and read-only."""
 
     def __len__(self) -> int: ...
     def writable(self) -> Buffer: ...
@@ -171,7 +171,7 @@ class TensorDigest:
 
 @final
 class TensorPatch:
-    """A patch of one tensor: numbers of lanes unless all are given, and their values."""
+    """A patch of one tensor: numbers of its lanes, unless it has all of them, and their values."""
 
     @property
     def name(self) -> str: ...
@@ -214,22 +214,23 @@ class CheckpointTensor:
 
 @final
 class CallLock:
-    """The lock of an object that one call may use at a time. No exception leaves it taken."""
+    """The lock of an object that only one call may use at a time. An exception always releases
+    it."""
 
     def __new__(cls) -> CallLock: ...
     def call(self) -> LockedCall: ...
 
 @final
 class LockedCall:
-    """The context of a call that has the lock. Give it to `with` alone: an exception keeps what
-    variables hold."""
+    """The context of a call that has the lock. Pass it only to `with`: an exception keeps variables
+    alive."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, _kind: object, _error: object, _trace: object) -> None: ...
 
 @final
 class Claim:
-    """Something that the first to ask gets for good."""
+    """A right that only the first caller gets."""
 
     def __new__(cls) -> Claim: ...
     def belongs_to(self, name: str) -> bool: ...
@@ -269,7 +270,7 @@ class Publisher:
 
 @final
 class Head:
-    """The newest version of a chain, and how many shards it has."""
+    """The newest version of a chain, and its number of shards."""
 
     @property
     def version(self) -> int: ...
@@ -278,7 +279,7 @@ class Head:
 
 @final
 class TensorPlace:
-    """Where a tensor of torch lay when it was bound."""
+    """The place of a torch tensor when it was bound."""
 
     def __new__(cls, name: str, tensor: Any) -> TensorPlace: ...
     @property
@@ -332,8 +333,8 @@ class PreparedUpdate:
 
 @final
 class PieceSums:
-    """The sums of the old and of the new values that change in 16 MiB of a storage: its address,
-    and the number of the 16 MiB."""
+    """Sums of the old and of the new values that change in a 16 MiB piece of a storage: its
+    address, and the number of the piece."""
 
     @property
     def storage(self) -> int: ...
@@ -346,20 +347,20 @@ class PieceSums:
 
 @final
 class Stream:
-    """All tensors of a version, some at a time."""
+    """All tensors of a version, in batches."""
 
-    # None at the end.
+    # None after the last batch.
     def next(self) -> list[TensorData] | None: ...
 
 @final
 class FoundTensors:
-    """Where tensors of a version are."""
+    """The places of a version's tensors."""
 
     def told(self, unused: list[str]) -> bytes: ...
 
 @final
 class Polling:
-    """How a chain is polled."""
+    """Settings of polls of a chain."""
 
     def __new__(cls, poll: float, poll_longest: float, every: int | None) -> Polling: ...
     @property
@@ -367,7 +368,7 @@ class Polling:
 
 @final
 class PollResult:
-    """The result of one poll: whether the version is there, and the update to it, unless it is
+    """The result of one poll: whether the version exists, and the update to it, unless it is
     held."""
 
     def __new__(cls, is_there: bool, prepared: PreparedUpdate | None) -> PollResult: ...
@@ -471,16 +472,16 @@ class Servers:
 
     An update is `prepare`, `start`, `update`, `finish` and `resume`. A server that fails drops out
     of it, and resumes with the version that it holds; one that may hold parts of two versions stays
-    paused until an update succeeds. If several fail, the errors of the others are notes of the
-    first one's. The object belongs to the process that made it.
+    paused until an update succeeds. If several servers fail, the first error has the others as
+    notes. The object belongs to the process that made it.
 
     Args:
         urls: `http://HOST:PORT` of each server.
         backend: the settings of each server's backend: an object of JSON, as text.
-        name: what this process calls itself, where others are told that it updates the servers.
+        name: the name of this process for others that want to update the servers.
         timeout: maximum seconds for a request, and for a server to answer at the beginning.
-        pause: what becomes of requests that a server is answering at an update: `"keep"`: they go
-            on with the new version; `"wait"`: they end first; `"abort"`: they end at once.
+        pause: the fate of requests that a server is answering when an update begins: `"keep"`: they
+            continue with the new version; `"wait"`: they end first; `"abort"`: they end at once.
 
     Raises:
         UsageError: if a URL or a setting is invalid.
@@ -490,8 +491,8 @@ class Servers:
         cls, urls: list[str], backend: str, name: str, timeout: float, pause: str
     ) -> Servers: ...
     def begin(self) -> None:
-        """Waits until all answer and no other process updates them, and gives their backends the
-        settings.
+        """Waits until all servers answer and no other process updates them, and gives their
+        backends the settings.
 
         Raises:
             TimeoutError: if a server does not answer in time.
@@ -499,62 +500,65 @@ class Servers:
         """
 
     def prepare(self, version: int) -> None:
-        """Waits until they can load a version without waiting for it, or that would not help."""
+        """Waits until the servers can load a version without waiting for it, or until waiting would
+        not help."""
 
     def start(self) -> None:
-        """Pauses them, and begins an update.
+        """Pauses the servers, and begins an update.
 
         Raises:
             IoError: if all servers fail.
         """
 
     def update(self, version: int, digest: str) -> None:
-        """Makes them load a version: its number, and all 64 digits of its state digest.
+        """Makes the servers load a version, given by its number and all 64 digits of its state
+        digest.
 
         Raises:
             IoError: if all servers fail.
         """
 
     def finish(self, name: str) -> None:
-        """Ends the update. They stay paused until `resume`; if one has failed, all others resume.
+        """Ends the update. The servers stay paused until `resume`; if one has failed, all others
+        resume.
 
         Args:
-            name: what the servers call the version from then on: `version_name`.
+            name: the servers' name for the version from then on: `version_name`.
 
         Raises:
             IoError: if a server has failed since the update began.
         """
 
     def resume(self) -> None:
-        """Resumes those that hold a whole version, and ends an update that was not finished.
+        """Resumes the servers that hold a whole version, and ends an unfinished update.
 
         Raises:
             IoError: if a server stays paused.
         """
 
     def end(self) -> None:
-        """Allows other processes to update them; without this, after 90 s. Those that are paused
-        stay so."""
+        """Allows other processes to update the servers; without this call they may after 90 s.
+        Paused servers stay paused."""
 
 def misfit(model: _Path, version: Mapping[str, Sequence[int]]) -> str | None:
-    """Why a version does not fit the model that an engine was started with: names or shapes differ.
+    """Returns why a version does not fit the model that an engine was started with: names or shapes
+    differ.
 
     Args:
         model: the directory of that model.
         version: names and shapes of the version's tensors, as `Update.table` has them.
 
     Returns:
-        The reason, for people; None if it fits, or nobody knows, because the directory says too
-        little.
+        The reason, for people; None if it fits, or if the directory has too little information.
     """
 
 def version_name(version: int, digest: str) -> str:
-    """A version in one word, as engines tell it and followers expect it: its number, `@`, and 12
-    digits of its state digest."""
+    """Returns the name that engines report for a version, and that followers expect: its number,
+    `@`, and 12 digits of its state digest."""
 
 def is_managed(directory: _Path) -> bool:
-    """Whether this is a directory of `Subscriber(host_copy=...)`, of any process, also before its
-    first version."""
+    """True for a directory of `Subscriber(host_copy=...)`, of any process, even before its first
+    version."""
 
 def without_secrets(text: str) -> str: ...
 

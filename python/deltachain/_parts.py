@@ -1,4 +1,4 @@
-"""Places of a checkpoint's tensors in tensors of torch: as a whole, or divided among
+"""Places of a checkpoint's tensors in tensors of torch: whole tensors, or parts in several
 processes."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Part:
     may hold the others, with `group=`.
 
     Args:
-        tensor: of torch; it is written to. A view of a larger tensor will do: rows or columns of a
-            fused one, the matrix of one expert, a transposed one.
+        tensor: of torch; it is written to. It may be a view of a larger tensor: rows or columns of
+            a fused one, the matrix of one expert, a transposed one.
         index: which part: a slice of each dimension of the checkpoint's tensor, from the first on.
             Dimensions without one are whole. Steps are 1.
 
@@ -51,7 +51,7 @@ class Part:
 
 
 def located(into: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Names, what `into=` is given for them, one by one, and the local tensors.
+    """Yields names, the values given for them in `into=`, and the local tensors.
 
     Raises:
         UsageError: if a name is not a text.
@@ -67,7 +67,8 @@ def located(into: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 def parts_of(
     into: Mapping[str, Any], is_group: bool
 ) -> Iterator[tuple[str, Any, tuple[slice, ...] | None]]:
-    """Names, local tensors and the parts that they hold (None: all), of what `into=` is given.
+    """Yields names, local tensors and the parts that they hold (None: all), from the value of
+    `into=`.
 
     Raises:
         UsageError: if a tensor cannot be written to in place, or shares a part of its memory with
@@ -95,14 +96,14 @@ def parts_of(
 
 
 def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
-    """The names of two tensors of torch that share some of their memory, which `Subscriber(into=)`
-    refuses; None if there are none. Tensors that lie in the same place, with the same shape and
-    strides, do not count: they are tied."""
+    """Returns the names of two tensors of torch that share some of their memory, which
+    `Subscriber(into=)` refuses; None if there are none. Tensors in the same place, with the same
+    shape and strides, do not count: they are tied."""
     distinct: dict[tuple[Any, ...], tuple[str, Any]] = {}
     for name, tensor in views:
         if tensor.numel():
             place = (tensor.device, tensor.data_ptr(), tensor.nbytes, _extent(tensor))
-            # In a row, shapes may differ: of such names, `ties` says more.
+            # Contiguous tensors may have different shapes: `ties` reports these names.
             form = () if tensor.is_contiguous() else (tuple(tensor.shape), tensor.stride())
             distinct.setdefault((*place, *form), (name, tensor))
     # Tensors that begin before others have ended.
@@ -122,7 +123,7 @@ def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
 
 
 def _extent(tensor: Any) -> int:
-    """Bytes from the first to the last element of a tensor."""
+    """Returns the bytes from the first to the last element of a tensor."""
     reach = sum(
         (length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
@@ -130,8 +131,8 @@ def _extent(tensor: Any) -> int:
 
 
 def _marked(views: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:
-    """The names of two tensors that share an element, of tensors whose first and last elements
-    enclose each other's."""
+    """Returns the names of two tensors that share an element, among tensors whose ranges of memory
+    overlap."""
     if len(views) < 2:
         return None
     import torch
@@ -167,7 +168,7 @@ def _check(name: str, tensor: Any) -> None:
         raise _refused(name, "the tensor is sparse or nested: give a dense one")
     if tensor.device.type == "meta":
         raise _refused(name, "the tensor is on the device meta, so it has no data")
-    # A tensor that is made of others has no memory either; `TensorPlace` says so.
+    # A tensor that is made of others has no memory either; `TensorPlace` reports it.
     is_own = not hasattr(tensor, "__tensor_flatten__")
     if is_own and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
         raise _refused(name, "the tensor has no data: its storage was freed")
@@ -186,7 +187,7 @@ def _check(name: str, tensor: Any) -> None:
 
 
 def _placed(name: str, tensor: Any) -> tuple[slice, ...]:
-    """The part of a DTensor that this process holds."""
+    """Returns the part of a DTensor that this process holds."""
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return (slice(0, 0),)
@@ -216,19 +217,19 @@ def bound(
     is_group: bool,
     strict: bool,
 ) -> list[tuple[str, TensorPlace, list[tuple[int, int]]]]:
-    """Names of the chain's tensors, the objects given for them, and begin and end of the part that
-    each holds, in the first dimensions. Names may be given with the parts that wrappers add.
+    """Returns names of the chain's tensors, the objects given for them, and begin and end of the
+    part that each holds, in the first dimensions. Given names may have the parts that wrappers add.
 
     Raises:
         UsageError: if a name is not in the chain, or one is missing (unless other processes may
-            have it, or `strict` is false), if none is in the chain, or if an index is none of the
+            have it, or `strict` is false), if none is in the chain, or if an index does not fit the
             tensor.
     """
     known = {form.name: form for form in forms}
     names = Names(known)
     named = [(names.find(place.name), place, index) for place, index in given]
     ours = [one for one in named if one[0] in known]
-    # Tied to one of these, as transformers' models have them: written with it.
+    # Tied to another given tensor, as in transformers' models, and written with it.
     addresses = {address_of(place.tensor) for _, place, _ in ours} - {None}
     others = {
         place.name
@@ -250,7 +251,7 @@ def bound(
 
 
 def address_of(tensor: Any) -> tuple[Any, int] | None:
-    """Place of a tensor of torch, if it has any bytes."""
+    """Returns the place of a tensor of torch, if it has any bytes."""
     return (
         (tensor.device, tensor.data_ptr())
         if hasattr(tensor, "data_ptr") and tensor.numel()
@@ -259,13 +260,14 @@ def address_of(tensor: Any) -> tuple[Any, int] | None:
 
 
 def _indices(form: Form, index: tuple[slice, ...]) -> list[tuple[int, int]]:
-    """Begin and end of each slice of an index."""
+    """Returns begin and end of each slice of an index."""
     if not index:
         return []
     name, shape = form.name, form.shape
     if len(index) > len(shape) or any(part.step not in (None, 1) for part in index):
         raise _refused(
-            name, f"the index {index} is not one of slices, without a step, of the shape {shape}"
+            name,
+            f"the index {index} must be slices without a step, of the shape {shape}",
         )
     ranges = [part.indices(length)[:2] for part, length in zip(index, shape, strict=False)]
     return [(begin, max(begin, end)) for begin, end in ranges]

@@ -22,7 +22,7 @@ from ._files import Progress
 from ._interrupts import start, unmasked
 from ._keys import Signer, Trusts, signers, trusted
 from ._like import Collector, Expected, Like, Reference, pairs, place_of
-from ._ranks import ranks_of, started, usual_shards
+from ._ranks import Ranks, ranks_of, started, usual_shards
 from ._settings import (
     RouteProfile,
     Stop,
@@ -41,17 +41,18 @@ __all__ = ["Guard", "PublishJob", "PublishReport", "Publisher", "RoutePlan"]
 
 _logger = logging.getLogger("deltachain")
 
-# Maximum of tensors, and of bytes, per batch of copies.
+# Maximum number of tensors, and of bytes, per batch of copies.
 _AT_ONCE = 256
 _HELD = 32 << 20
 
-# Seconds between two questions whether to stop.
+# Seconds between two checks whether to stop.
 _LOOK = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutePlan:
-    """Which routes a `Publisher` gives to its versions, beside that from the version before.
+    """The routes that a `Publisher` gives to its versions, besides the one from the previous
+    version.
 
     Args:
         snapshot_cost: give a version a snapshot for late joiners when they would read more than
@@ -80,19 +81,19 @@ class RoutePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """Which versions a `Publisher` refuses, since they are likely to be mistakes.
+    """The versions that a `Publisher` refuses, since they are likely to be mistakes.
 
     Args:
         max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous
             version. Elements that are removed or added count.
         refuse_nonfinite: whether a version with values that are not finite (NaN or infinite) is
-            refused, with the names of the tensors. What an engine has computed with them may stay
-            in its caches after a rollback.
+            refused, with the names of the tensors. Results that an engine has computed with them
+            may stay in its caches after a rollback.
         allow_empty: whether a version may have no tensors at all. Readers would empty their models,
             so it is refused otherwise.
 
     Raises:
-        UsageError: if the share is no number from 0 to 1.
+        UsageError: if the share is not a number from 0 to 1.
     """
 
     max_changed: float | None = None
@@ -105,7 +106,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class PublishTimes:
-    """Seconds that the steps took.
+    """Seconds of each step.
 
     Attributes:
         wait: waiting for the previous version; training is stopped.
@@ -132,9 +133,9 @@ class PublishReport:
         changed: elements that differ from the previous version, or are new.
         elements: elements of all tensors.
         snapshot: whether the version has a snapshot, for late joiners.
-        is_new: false if it was skipped, because its step was published already (`once=`). All else
-            is then that of the newest version; `changed` and `elements` are 0.
-        times: how long the steps took.
+        is_new: false if it was skipped, because its step was published already (`once=`). The other
+            attributes are then those of the newest version; `changed` and `elements` are 0.
+        times: the seconds of each step.
     """
 
     version: int
@@ -154,8 +155,8 @@ class PublishJob(Future[PublishReport]):
         published = await publisher.publish_async(model.state_dict())
 
     Cancelling the task that awaits it cancels the publish. Like every future, it works with
-    `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future`. If nobody asks for its
-    outcome, the next call of the publisher raises its error.
+    `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future`. If its outcome is never
+    read, the next call of the publisher raises its error.
     """
 
     def __init__(self, call: int) -> None:
@@ -163,13 +164,13 @@ class PublishJob(Future[PublishReport]):
         self._call = call
         self._is_heard = self._is_asked_to_end = self._is_stopped = False
         self._thread: threading.Thread | None = None
-        # The work belongs to the job's thread, or to a caller who was interrupted before the thread
-        # was known to run, and who ends the job.
+        # The job's thread does the work, or a caller who was interrupted before the thread was
+        # known to run, and who ends the job.
         self._claim = _native.Claim()
         self._is_started = False
 
-    # To the base class it is pending until it ends, since it does not let a running future be
-    # cancelled.
+    # The base class sees the job as pending until it ends, since it refuses to cancel a running
+    # future.
 
     def __repr__(self) -> str:
         if not self.done():
@@ -178,17 +179,17 @@ class PublishJob(Future[PublishReport]):
         return f"<deltachain.PublishJob, {said}>"
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True if the job has not ended yet."""
         return not self.done()
 
     def cancel(self) -> bool:
-        """Asks the publish to end. Returns whether it was still running, so that it may end by
-        this.
+        """Asks the publish to end. Returns True if it was still running, so that the request may
+        have an effect.
 
-        A version that is committed before that takes effect is a result. `result()` waits for the
-        end and tells; `cancelled()` is True once the publish has ended without one. If the request
-        for the commit itself is given up, the store may still have taken it, as after any lost
-        connection: the next publish continues from there.
+        A version that is committed before the request takes effect is a result. `result()` waits
+        for the end and returns or raises; `cancelled()` is True once the publish has ended without
+        a version. If the request for the commit itself is aborted, the store may still have
+        executed it, as after any lost connection: the next publish continues from there.
         """
         self._is_asked_to_end = True
         self._stop()
@@ -200,7 +201,7 @@ class PublishJob(Future[PublishReport]):
         Raises:
             CancelledError: if the publish was cancelled.
             TimeoutError: if it is still running.
-            Exception: why it failed.
+            Exception: the error of the publish.
         """
         try:
             return super().result(timeout)
@@ -229,28 +230,29 @@ class PublishJob(Future[PublishReport]):
         self._is_stopped = True
 
     def _join(self, until: Callable[[], bool] | None) -> None:
-        """Waits for the end; for no thread that an interrupt has kept from being started, or may
-        have."""
+        """Waits for the end, but not for a thread that an interrupt has, or may have, kept from
+        starting."""
         if not self._is_started and self._claim.belongs_to("caller"):
             self._is_asked_to_end = True
             if not self.done():
                 self._ended(_cancelled())
             return
         thread = self._thread
-        # It may be called by the job itself, which has ended then.
+        # The job itself, which has ended then, may call this.
         if thread is None or thread is threading.current_thread():
             return
-        # `Thread.join` alone does not do: if an interrupt ends one, CPython 3.11 takes the thread
-        # for ended (`threading._wait_for_tstate_lock`, bpo-45274), and the next returns at once.
+        # `Thread.join` alone is not enough: if an interrupt ends one, CPython 3.11 takes the thread
+        # for ended (`threading._wait_for_tstate_lock`, bpo-45274), and the next one returns at
+        # once.
         pause = None if until is None else 0.0
         while not wait((self,), pause).done:
             if until is not None and until():
-                raise CancelledError("stopped while the previous version is still being published")
+                raise CancelledError("stopped while the previous version was still being published")
             pause = _LOOK
         thread.join()
 
     def _ended(self, error: BaseException) -> None:
-        """It has ended with an error."""
+        """Ends the job with an error."""
         if isinstance(error, CancelledError):
             super().cancel()
             self.set_running_or_notify_cancel()
@@ -258,7 +260,7 @@ class PublishJob(Future[PublishReport]):
             self.set_exception(error)
 
     def _outcome(self) -> BaseException | None:
-        """Its error, unless the caller has seen it or has cancelled it."""
+        """Returns the job's error, unless the caller has seen it or has cancelled the job."""
         if self._is_heard or (self.cancelled() and self._is_asked_to_end):
             return None
         return _cancelled() if self.cancelled() else self.exception()
@@ -268,15 +270,62 @@ def _cancelled() -> CancelledError:
     return CancelledError("the publish was cancelled")
 
 
+class _Copier:
+    """Copies the tensors of this rank's shards to a snapshot, some at a time."""
+
+    def __init__(
+        self,
+        snapshot: _native.Snapshot,
+        places: Mapping[str, int],
+        ranks: Ranks,
+        is_mapping: bool,
+    ) -> None:
+        self._snapshot = snapshot
+        self._places = places
+        self._ranks = ranks
+        # Tensors of a mapping are valid throughout, those of a stream until the next one.
+        self._at_once = _AT_ONCE if is_mapping else 1
+        self._waiting: list[GivenTensor] = []
+        self._held = 0
+        #: True if a tensor has the name that files use for their metadata.
+        self.has_metadata = False
+
+    def add(self, name: str, value: Any, expected: Expected | None) -> None:
+        """Copies a tensor of this rank now or with later ones. Ignores those of other ranks."""
+        shard = self._places.get(name, 0)
+        if shard % self._ranks.size != self._ranks.rank:
+            return
+        self.has_metadata |= name == "__metadata__"
+        self._waiting.append(GivenTensor(shard, name, value, expected))
+        self._held += expected.nbytes if expected else _size(value)
+        if len(self._waiting) >= self._at_once or self._held >= _HELD:
+            self.copy()
+
+    def copy(self) -> None:
+        """Copies the tensors that wait."""
+        self._snapshot.add(self._waiting)
+        self._waiting.clear()
+        self._held = 0
+
+    def is_same(self, name: str, value: Any) -> bool:
+        """Compares a tensor with the copy that has its name. Tensors of other ranks count as the
+        same."""
+        self.copy()
+        shard = self._places.get(name, 0)
+        if shard % self._ranks.size != self._ranks.rank:
+            return True
+        return bool(self._snapshot.is_same(shard, name, value))
+
+
 class Publisher:
-    """Adds versions to a chain. Creates the chain if there is none.
+    """Adds versions to a chain. Creates the chain if it does not exist.
 
         with dc.Publisher("s3://bucket/run7", like="base/", group=dist.group.WORLD) as pub:
             for step, batch in enumerate(data):
                 train(batch)
                 job = pub.publish_async(model.state_dict(), metadata={"step": step})
 
-    At the end of the block it waits for the running publish, and raises its error if it fails.
+    At its end, the block waits for the running publish, and raises its error if it fails.
 
     Args:
         chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a `Store`.
@@ -299,10 +348,10 @@ class Publisher:
             multiple of 24. It limits how many processes can share the work later, and it never
             changes.
         threads: threads that compare and compress; by default, as many as processors. All objects
-            with the same number share them, and they stay. Threads that wait for the store come
-            beside them (`Store`).
-        profile: `"compact"`, the smallest links, or `"local"`, those that `Subscriber(into=)` takes
-            in place. Or a list of both: each version then has links of each.
+            with the same number share the threads, which are kept. Threads that wait for the store
+            are additional (`Store`).
+        profile: `"compact"`, the smallest links, or `"local"`, links that `Subscriber(into=)` can
+            apply in place. Or a list of both: each version then has links of each.
         routes: when versions get snapshots, and links from older versions (`RoutePlan`).
         guard: which versions are refused (`Guard`).
         sign_key: sign each version: a secret key as text, a path of the file that holds it, a
@@ -310,12 +359,12 @@ class Publisher:
             a text or a path. With a group, rank 0 signs, and no other rank needs the key.
         trust: follow only a head that these keys have signed, as in `Subscriber`; the keys that
             sign must be among them. By default one of those that sign.
-        vouch: digest of a head's commit that is followed although it is not signed so, to begin to
-            sign a chain, or although later versions were lost for good. Look at it before, since
-            you vouch for it.
+        vouch: digest of the commit of a head to follow although the keys have not signed it, to
+            start signing a chain, or although later versions were lost for good. Check that version
+            first, since you vouch for it.
         unsigned: publish without a signature, although the newest version has one. Followers with
-            `trust=` take no more versions then. Without it, a missing key is an error if the newest
-            version is signed.
+            `trust=` then stay at the last signed version. Without it, a missing key is an error if
+            the newest version is signed.
         scratch: a directory for links that wait to be stored, and for the head that is built after
             a restart.
         progress: called as `progress(phase, done, total)`, in bytes, from another thread. An
@@ -355,10 +404,10 @@ class Publisher:
     ) -> None:
         self._process = os.getpid()
         self._job: PublishJob | None = None
-        # Whether it is not open yet, or not any more.
+        # True before the publisher is open, and after it was closed.
         self._is_closed = True
         self._lock = _native.CallLock()
-        # The number of collective calls, and the call that made the last version.
+        # The number of collective calls, and the number of the call that made the last version.
         self._calls = self._made_in = 0
         whole("keep_last", keep_last, 1)
         whole("shards", shards, 1)
@@ -383,7 +432,7 @@ class Publisher:
         self._transform = reference.transform
         self._seen: PublishReport | None = None
         self._once = once
-        # Whether a name has been logged that files cannot hold.
+        # True once a name has been logged that files cannot hold.
         self._is_remarked = False
 
         def opened() -> None:
@@ -443,7 +492,7 @@ class Publisher:
         try:
             self.close()
         except Exception as other:
-            # The exception that ended the block is the one to raise.
+            # The exception that ended the block is raised instead.
             _logger.error("publishing also failed: %s", other)
 
     def __repr__(self) -> str:
@@ -461,8 +510,8 @@ class Publisher:
         )
 
     def _asking(self, function: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-        """The function that signs, in a thread of its own: a publish that is cancelled does not
-        wait for it."""
+        """Returns a function that signs in a thread of its own, so that a cancelled publish does
+        not wait for it."""
         owner = weakref.ref(self)
 
         def ask(text: bytes) -> bytes:
@@ -502,7 +551,7 @@ class Publisher:
     @property
     def newest(self) -> Version | None:
         """The chain's newest version, with its metadata; None if there is none yet. A restarted
-        trainer learns its step from it. Waits for the running publish, then asks the store.
+        trainer reads its step from it. Waits for the running publish, then asks the store.
 
         >>> import tempfile, deltachain as dc
         >>> with dc.Publisher(tempfile.mkdtemp(), once="step") as pub:
@@ -546,7 +595,7 @@ class Publisher:
                             break
                     return job.result()
             except KeyboardInterrupt:
-                # The interrupt may have come when the work had just begun.
+                # The interrupt may have come right after the work had started.
                 begun = self._job
                 if begun is not None and begun is not before:
                     begun.cancel()
@@ -575,16 +624,16 @@ class Publisher:
             A future of the version, which can be awaited.
 
         Only one version is published at a time: the call waits for the previous one, so training
-        waits if it is faster than the store. If an earlier publish failed and nobody checked its
-        future, that error is raised here, before the tensors are read.
+        waits if it is faster than the store. If an earlier publish failed and its future was
+        not checked, that error is raised here, before the tensors are read.
 
         Raises:
             CancelledError: if `stop` ends the wait for the previous version. It is still being
                 published, and this one is not; with a group, the other ranks wait for this one to
                 call again.
             UsageError: if names are missing or unexpected, a tensor does not fit, the metadata do
-                not have the entry of `once=` or it is no integer, or ranks differ; the chain does
-                not change. A stream is first read to its end on all ranks, since others may be
+                not have the entry of `once=` or it is not an integer, or ranks differ; the chain
+                does not change. A stream is first read to its end on all ranks, since others may be
                 waiting for it. An error on one rank is raised on all.
         """
         with self._call(), unmasked():
@@ -611,7 +660,7 @@ class Publisher:
             start(job._thread)
             job._is_started = True
         except BaseException:
-            # An interrupt may come when the thread runs already.
+            # An interrupt may come while the thread is already running.
             job.cancel()
             raise
         return job
@@ -619,7 +668,7 @@ class Publisher:
     def _skipped(
         self, weights: Any, newest: _native._PublishedVersion, waited: float
     ) -> PublishJob:
-        """Ends a publish whose step is known to be there: nothing is copied."""
+        """Ends a publish whose step exists already: nothing is copied."""
 
         def read() -> None:
             # Producing a stream may involve other processes.
@@ -634,9 +683,8 @@ class Publisher:
         return job
 
     def allow_repeats(self) -> None:
-        """From now on no version is skipped, whatever `once=` says: the next one may have a step
-        that is published already, such as the best model of a training that has ended. Waits for
-        the running publish.
+        """Ends skipping by `once=`: the next version may have a step that is published already,
+        such as the best model of a training that has ended. Waits for the running publish.
 
         Raises:
             Error: of the running publish, as in `wait`.
@@ -655,8 +703,8 @@ class Publisher:
             self._settle("wait()", ending(stop))
 
     def close(self) -> None:
-        """Like `wait`; then frees copies, threads and connections. A `Store` that was given stays
-        open. Closing twice is not an error."""
+        """Does the same as `wait`; then frees copies, threads and connections. A `Store` that was
+        given stays open. Closing twice is not an error."""
         with self._call(), unmasked():
             _open.discard(self)
             if self._is_closed:
@@ -671,7 +719,7 @@ class Publisher:
                 raise error
 
     def _call(self) -> _native.LockedCall:
-        """The context of one call, which has the publisher for itself."""
+        """Returns the context of one call, which has exclusive use of the publisher."""
         self._check()
         return self._lock.call()
 
@@ -714,9 +762,9 @@ class Publisher:
     def _divide(
         self, metadata: Mapping[str, Any] | None, noted: dict[str, str]
     ) -> _native._PublishedVersion | None:
-        """Assigns tensors to shards, as many as the head has, or as a new chain begins with. Adds
-        the metadata to `noted`, as texts. Returns the newest version that rank 0 knows of, if
-        `once=` says that this step is there."""
+        """Assigns tensors to shards, as many as the head has, or as a new chain starts with. Adds
+        the metadata to `noted`, as texts. Returns the newest version that rank 0 knows of, if this
+        step exists by `once=`."""
 
         def find() -> dict[str, Any]:
             noted.update(notes(metadata))
@@ -750,42 +798,8 @@ class Publisher:
     def _take(self, weights: Any) -> _native.Snapshot:
         """Copies this rank's tensors. A stream is always read to its end."""
         snapshot = self._native.snapshot()
-        rank, size = self._ranks.rank, self._ranks.size
-        places = self._places
-
-        # Tensors of a mapping are valid throughout, those of a stream until the next one.
-        at_once = _AT_ONCE if isinstance(weights, Mapping) else 1
-        waiting: list[GivenTensor] = []
-        held = 0
-
-        def keep(name: str, value: Any, expected: Expected | None) -> None:
-            nonlocal held
-            shard = places.get(name, 0)
-            if shard % size == rank:
-                if name == "__metadata__" and not self._is_remarked:
-                    self._is_remarked = True
-                    _logger.warning(
-                        "followers with a host copy will refuse the tensor %r: files cannot hold "
-                        "it",
-                        name,
-                    )
-                waiting.append(GivenTensor(shard, name, value, expected))
-                held += expected.nbytes if expected else _size(value)
-                if len(waiting) >= at_once or held >= _HELD:
-                    copy()
-
-        def copy() -> None:
-            nonlocal held
-            snapshot.add(waiting)
-            waiting.clear()
-            held = 0
-
-        def same(name: str, value: Any) -> bool:
-            copy()
-            shard = places.get(name, 0)
-            return shard % size != rank or bool(snapshot.is_same(shard, name, value))
-
-        collector = Collector(self._like, self._transform, keep, same)
+        copier = _Copier(snapshot, self._places, self._ranks, isinstance(weights, Mapping))
+        collector = Collector(self._like, self._transform, copier.add, copier.is_same)
         error: BaseException | None = None
         try:
             for name, value in self._ranks.agreed(weights):
@@ -799,9 +813,9 @@ class Publisher:
                     error = error or raised
             if error is None:
                 collector.finish()
-                copy()
+                copier.copy()
         except BaseException as raised:
-            # An interrupt counts more than what was wrong with a tensor before it.
+            # An interrupt has priority over an earlier error of a tensor.
             if error is None or not isinstance(raised, Exception):
                 error = raised
         try:
@@ -809,10 +823,16 @@ class Publisher:
         except BaseException:
             self._native.discard(snapshot)
             raise
+        if copier.has_metadata and not self._is_remarked:
+            self._is_remarked = True
+            _logger.warning(
+                "followers with a host copy will refuse the tensor %r, which files cannot hold",
+                "__metadata__",
+            )
         return snapshot
 
     def _owners(self, name: Any) -> set[int]:
-        """The ranks that need a tensor."""
+        """Returns the ranks that need a tensor."""
         if self._ranks.size == 1:
             return {0}
         if self._like is None or self._transform is not None or not isinstance(name, str):
@@ -866,7 +886,7 @@ class Publisher:
             ended = time.monotonic()
             made = ranks.results(commit, _go_on)[0]
         except BaseException as error:
-            # Aborted work that is still running is forgotten when the next publish starts.
+            # An aborted publish that is still running is forgotten when the next one starts.
             if not ranks.is_busy:
                 native.forget()
             if job._is_asked_to_end and isinstance(error, IoError):
@@ -884,7 +904,7 @@ class Publisher:
 
 
 class _Pending(NamedTuple):
-    """A version that is copied, and not published yet."""
+    """A version that is copied, but not yet published."""
 
     job: PublishJob
     snapshot: _native.Snapshot
@@ -911,11 +931,11 @@ class GivenTensor(NamedTuple):
 
 
 def _go_on() -> None:
-    """Does not end a commit when another rank has failed."""
+    """Does not end a commit, even when another rank has failed."""
 
 
 def _size(value: Any) -> int:
-    """The bytes of a tensor. What is wrong with it, copying it will tell."""
+    """Returns the bytes of a tensor. Its faults are reported when it is copied."""
     try:
         return int(value.nbytes)
     except Exception:
@@ -927,7 +947,7 @@ _open: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 @atexit.register
 def _at_exit() -> None:
-    # All threads have ended, and no caller will check the futures.
+    # All threads have ended, and the futures will not be checked any more.
     for publisher in list(_open):
         job = publisher._job
         if job is not None and publisher._process == os.getpid() and job.done():

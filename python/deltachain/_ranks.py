@@ -1,4 +1,4 @@
-"""The processes of one training run: which rank has which shards, and how ranks agree."""
+"""The processes of one training run: the shards of each rank, and agreement between ranks."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _logger = logging.getLogger("deltachain")
 # Seconds between heartbeats.
 _BEAT = 1.0
 
-# Seconds of silence between log messages about it.
+# Seconds of silence between log messages about the silence.
 _REMARK = 25.0
 
-# Bytes of a message that are sent with its length. Longer messages need a second step.
+# Bytes of a message that are sent together with its length. Longer messages need a second step.
 _AT_FIRST = 248
 
 _UNKNOWN = "this version was aborted, but it may have been published"
 
 
 class Processes(Protocol):
-    """Processes that work together, as one of them knows them: its number, and how many they
-    are."""
+    """Processes that work together, from the view of one: its number, and the number of
+    processes."""
 
     rank: int
     size: int
@@ -95,13 +95,13 @@ class Group:
 
 
 class Alone:
-    """One process."""
+    """A single process."""
 
     rank = 0
     size = 1
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
-        """The message."""
+        """Returns the message."""
         return [message]
 
 
@@ -115,13 +115,13 @@ class TorchGroup:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.members: list[int] = dist.get_process_group_ranks(group)
-        # A dead process is noticed at once, since its connections end. Work that reaches this limit
-        # ends them too.
+        # The end of a dead process is noticed at once, since its connections end. Work that reaches
+        # this limit ends them, too.
         limit = timedelta(days=7)
         self._group = dist.new_group(
             self.members, backend="gloo", timeout=limit, use_local_synchronization=True
         )
-        # The message that is being exchanged, and the one or two steps that have begun.
+        # The message of the current exchange, and the one or two steps that have started.
         self._message = b""
         self._steps: list[tuple[list[Any], Any]] = []
 
@@ -188,17 +188,17 @@ class Ranks:
         self._members = getattr(group, "members", None)
         self.limit = limit
         self._call = 0
-        # The error that ended this call, and whether it ends all later calls too.
+        # The error that ended this call, and whether it ends all later calls, too.
         self._over: BaseException | None = None
         self._is_broken = False
-        # Whether an exchange is unfinished, and whether the last one timed out.
+        # True if an exchange is unfinished; true if the last one timed out.
         self._is_open = self._is_late = False
         self._work: Future[bytes] | None = None
 
     def begin(
         self, call: int, what: str, error: BaseException | None, timeout: float | None = None
     ) -> None:
-        """The first exchange of a call.
+        """Does the first exchange of a call.
 
         Args:
             call: its number.
@@ -254,8 +254,7 @@ class Ranks:
                 return [text[8:] for text in texts]
 
     def _met(self, text: bytes, timeout: float | None) -> list[bytes]:
-        # Counted in pauses, since time in which this process was stopped is not silence of the
-        # others.
+        # Counted in pauses, since the other ranks are not silent while this process is stopped.
         pause = _BEAT if timeout is None else min(_BEAT, timeout)
         waited = remarked = 0.0
         self._is_open = True
@@ -285,7 +284,7 @@ class Ranks:
                 return texts
 
     def _ended(self, error: BaseException) -> BaseException:
-        """Records that this call is over: the other ranks raise too."""
+        """Records that this call is over, and that the other ranks raise, too."""
         self._over = self._over or error
         return error
 
@@ -321,12 +320,12 @@ class Ranks:
     def vote(
         self, error: BaseException | None, timeout: float | None = None
     ) -> BaseException | None:
-        """Tells all ranks this rank's error. Returns it, or that of the lowest rank with one: then
-        every rank knows.
+        """Tells all ranks this rank's error. Returns it, or the error of the lowest rank with one,
+        which every rank then knows.
 
         Raises:
-            Exception: if a rank has ended, or was silent for too long: what the others know is
-                unknown.
+            Exception: if a rank has ended, or was silent for too long, so that the other ranks may
+                not know.
         """
         if self.size == 1:
             return error
@@ -335,7 +334,7 @@ class Ranks:
 
     def same(self, what: str, forms: Mapping[str, str], error: BaseException | None = None) -> bool:
         """Checks that all ranks have the same names and forms. Returns whether their order is the
-        same too.
+        same, too.
 
         Args:
             what: the subject, for the error message.
@@ -365,9 +364,9 @@ class Ranks:
         )
 
     def agreed(self, weights: Any) -> Iterator[tuple[Any, Any]]:
-        """Names and tensors of a trainer's weights. Before any tensor is gathered, all ranks check
-        that they have the same names in the same order. A mapping is compared as a whole (each
-        tensor is looked up twice), a stream tensor by tensor.
+        """Yields names and tensors of a trainer's weights. Before any tensor is gathered, all ranks
+        check that they have the same names in the same order. A mapping is compared as a whole
+        (each tensor is looked up twice), a stream tensor by tensor.
 
         Raises:
             Exception: on all ranks, if they differ or one of them fails. A stream is read to its
@@ -491,8 +490,9 @@ class Ranks:
         return self.agree(word=done.result(), timeout=self.limit)
 
     def results(self, work: Callable[[], _T], stop: Callable[[], None] | None = None) -> list[_T]:
-        """The results of all ranks, as `together` runs the work, or `tell` if there is no `stop`.
-        They cross between processes as JSON. One process alone has its own result as it is."""
+        """Returns the results of all ranks, as `together` runs the work, or `tell` if there is no
+        `stop`. Results cross between processes as JSON. A single process gets its own result
+        unchanged."""
         if self.size == 1:
             return [work()]
 
@@ -523,7 +523,7 @@ def started(
     """Runs work in a thread of its own. If an interrupt comes as the thread starts, `stop` ends the
     work."""
     done: Future[_T] = Future()
-    # The work belongs to the thread, or to the caller who was interrupted.
+    # The thread does the work, or the caller who was interrupted.
     claim = _native.Claim()
 
     def run() -> None:
@@ -546,7 +546,7 @@ def started(
 
 
 def _form(value: Any) -> str:
-    """The properties of a tensor that must be the same on all ranks."""
+    """Returns the properties of a tensor that must be the same on all ranks."""
     if not hasattr(value, "dtype"):
         return type(value).__name__
     text = f"{name_of(value)} {list(value.shape)}"
@@ -557,7 +557,7 @@ def _form(value: Any) -> str:
 
 
 def noted(error: BaseException | None) -> bytes:
-    """An error as a message to other ranks."""
+    """Returns an error as a message to other ranks."""
     if error is None:
         return b""
     name = next((name for name, kind in CLASSES.items() if type(error) is kind), "")
@@ -569,7 +569,7 @@ def noted(error: BaseException | None) -> bytes:
 
 
 def heard(rank: int, note: bytes) -> Error:
-    """The error in a message of another rank."""
+    """Returns the error in a message of another rank."""
     name, rule, retryable, text = note.decode().split("\n", 3)
     return CLASSES.get(name, Error)(
         f"rank {rank} failed: {text}", rule=rule or None, retryable=bool(retryable)
@@ -577,7 +577,7 @@ def heard(rank: int, note: bytes) -> Error:
 
 
 def ranks_of(group: Any) -> Ranks:
-    """The processes that a caller gives as `group=`."""
+    """Returns the processes of a `group=`."""
     given = group if isinstance(group, Group) else Group(group)
     own = Alone() if given.processes is None else given.processes
     if not hasattr(own, "exchange"):
@@ -591,5 +591,6 @@ def ranks_of(group: Any) -> Ranks:
 
 
 def usual_shards(ranks: int) -> int:
-    """The number of shards of a new chain with this many processes: a number with many divisors."""
+    """Returns the number of shards of a new chain with this many processes: a number with many
+    divisors."""
     return 1 if ranks == 1 else -(-ranks // 24) * 24

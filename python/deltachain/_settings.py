@@ -1,5 +1,5 @@
-"""Checks of arguments: what is wrong is refused at once, with its name and the values that are
-allowed."""
+"""Checks of arguments: invalid ones are refused at once, with the argument's name and the allowed
+values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Stop = _Event | Callable[[], bool]
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """A path from the root, which stays right if the process changes its directory; `~` is the
-    home directory. Symbolic links stay, since they may be switched.
+    """Returns an absolute path, which stays right if the process changes its directory; `~` is the
+    home directory. Symbolic links are not resolved, since they may be switched.
 
     Raises:
-        IoError: if it is relative to a directory that does not exist any more.
+        IoError: if the path is relative to a directory that does not exist any more.
     """
     path = os.path.expanduser(os.fspath(path))
-    # An empty path is refused by what opens it.
+    # The function that opens the path refuses an empty one.
     if not path or os.path.isabs(path):
         return path
     try:
@@ -42,19 +42,19 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def present(path: str | os.PathLike[str]) -> str:
-    """The same for what is read. A path of nothing stays as it is: a message that names it may say
-    more, such as that it is a name of the hub."""
+    """Like `absolute`, for a path to read. A path that does not exist stays as it is: an error
+    about it may say more, such as that it is a name on the hub."""
     found = absolute(path)
     return found if os.path.lexists(found) else os.fspath(path)
 
 
 def maybe_absolute(path: str | os.PathLike[str] | None) -> str | None:
-    """The same for a path that need not be given."""
+    """Like `absolute`, for an optional path."""
     return None if path is None else absolute(path)
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Refuses what is not None or a whole number from `least` to `most`."""
+    """Refuses values other than None and whole numbers from `least` to `most`."""
     number(name, value, least, most, int, "whole number")
 
 
@@ -66,7 +66,7 @@ def number(
     kinds: Any = int | float,
     called: str = "number",
 ) -> None:
-    """Refuses what is not None or a number from `least` to `most`."""
+    """Refuses values other than None and numbers from `least` to `most`."""
     is_one = isinstance(value, kinds) and not isinstance(value, bool)
     # NaN is in no range.
     if value is not None and not (is_one and value >= least and (most is None or value <= most)):
@@ -78,20 +78,20 @@ def number(
 
 
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Refuses what is not one of these texts."""
+    """Refuses values other than these texts."""
     if value not in allowed:
         listed = " or ".join((", ".join(map(repr, allowed[:-1])), repr(allowed[-1])))
         raise UsageError(f"USAGE: {name}= must be {listed}, not {value!r:.60}")
 
 
 def function(name: str, value: Any) -> None:
-    """Refuses what is not None or a function."""
+    """Refuses values other than None and functions."""
     if value is not None and not callable(value):
         raise UsageError(f"USAGE: {name}= must be a function, not {value!r:.60}")
 
 
 def ending(stop: Stop | None) -> Callable[[], bool] | None:
-    """A function that says whether `stop` asks to stop; None if nothing can."""
+    """Returns a function that says whether `stop` asks to stop; None without a `stop`."""
     check = getattr(stop, "is_set", stop)
     if check is not None and not callable(check):
         raise UsageError(
@@ -105,7 +105,7 @@ RouteProfile = Literal["compact", "local"]
 
 
 def check_profiles(profiles: Sequence[str]) -> None:
-    """Refuses what is no profile of a chain's routes: `local` is smaller than `direct`, and as
+    """Refuses profiles that routes of a chain do not have: `local` is smaller than `direct`, and as
     fast."""
     for profile in profiles:
         if profile not in ("compact", "local"):
@@ -115,7 +115,7 @@ def check_profiles(profiles: Sequence[str]) -> None:
 def texts(
     name: str, values: Mapping[Any, Any] | None, text_of: Callable[[Any], str] = str
 ) -> dict[str, str]:
-    """The mapping as Unicode texts."""
+    """Returns the mapping as Unicode texts."""
     if not isinstance(values or {}, Mapping):
         raise UsageError(
             f"USAGE: {name}= must be a mapping from names to texts, not {values!r:.60}"
@@ -128,7 +128,7 @@ def texts(
 
 
 def notes(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
-    """The metadata of a link or a version, as Unicode texts."""
+    """Returns the metadata of a link or a version, as Unicode texts."""
     found = texts("metadata", metadata)
     for key in found:
         if key.startswith("deltachain."):
@@ -140,12 +140,12 @@ def notes(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
 
 
 def _number_of(value: Any) -> Any:
-    """The number that a tensor or an array without dimensions is."""
+    """Returns the number in a tensor or an array without dimensions."""
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def is_unicode(text: str) -> bool:
-    """Whether the text has no half of a surrogate pair."""
+    """True if the text has no half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

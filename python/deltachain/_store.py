@@ -1,4 +1,4 @@
-"""The store of a chain: where it is, and how to talk to it."""
+"""The store of a chain: its place, and its settings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["Chain", "Store", "open_store", "store_of"]
 
 
 class Store:
-    """The directory or bucket of a chain, with settings. All that take a chain take a URL, a path,
-    or this.
+    """The directory or bucket of a chain, with settings. Every function that takes a chain takes a
+    URL, a path, or a `Store`.
 
         store = dc.Store("s3://models/run7", storage_options={"region": "eu-central-1"},
         max_rate=100 << 20) dc.log(store) with dc.Subscriber(store) as subscriber: ...
 
-    No request is sent until it is used. Any number of publishers, subscribers and functions can use
-    it, at the same time, too; they share its connections and its rate limit. It belongs to the
-    process that made it. All stores of a process share two threads that wait for answers, and up to
-    32 that read and write files, which end when they have nothing to do; `threads=` of a function
-    or a class does not count these.
+    No request is sent until the store is used. Any number of publishers, subscribers and functions
+    can use it at the same time; they share its connections and its rate limit. A store belongs to
+    the process that made it. All stores of a process share two threads that wait for answers, and
+    up to 32 that read and write files, which end when they have nothing to do; `threads=` of a
+    function or a class does not count these.
 
     Args:
         url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://` (read-only).
@@ -39,9 +39,10 @@ class Store:
         attempts: maximum attempts per operation, if its failure is retryable (8).
         max_rate: rate limit in bytes per second, for all requests, or files of a directory,
             together.
-        copies: copies of the chain, as `mirror` makes them. A subscriber fetches files from these,
-            in this order, and from `url` what they lack. `url` alone says which versions there
-            are: if it fails, a subscriber keeps its version. Nothing else uses copies.
+        copies: copies of the chain, as `mirror` makes them. A subscriber downloads files from
+            these, in this order, and from `url` the files that they lack. Only `url` determines
+            which versions exist: if it fails, a subscriber keeps its version. Nothing else uses
+            copies.
 
     Raises:
         UsageError: if a setting is missing, unknown or invalid.
@@ -88,8 +89,8 @@ class Store:
         raise TypeError("stores cannot be pickled: open them in the process that uses them")
 
     def check_exists(self, advice: str = "") -> None:
-        """Refuses a directory that does not exist, which a follower waits for. Nothing is asked of
-        other stores.
+        """Refuses a directory that does not exist, for which a follower would wait. Does nothing
+        for other stores.
 
         Args:
             advice: what to do about it, for the error.
@@ -104,22 +105,22 @@ class Store:
 
 
 def _located(url: str | os.PathLike[str]) -> str:
-    """A URL as it is, or an absolute path."""
+    """Returns a URL unchanged, or an absolute path."""
     text = os.fspath(url)
     return text if isinstance(text, str) and "://" in text else absolute(url)
 
 
-# The types in which a chain is given.
+# The types of a chain argument.
 Chain = str | os.PathLike[str] | Store
 
 
 def store_of(chain: Chain) -> Store:
-    """The store of a chain; without settings, it has those of the environment."""
+    """Returns the store of a chain; by default with the settings of the environment."""
     return chain if isinstance(chain, Store) else Store(chain)
 
 
 def open_store(chain: Chain) -> _native.Store:
-    """The store of a chain that exists: a missing directory is refused."""
+    """Opens the store of a chain that exists: refuses a missing directory."""
     store = store_of(chain)
     store.check_exists()
     return store._native

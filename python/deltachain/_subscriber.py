@@ -1,5 +1,5 @@
-"""Following a chain: downloads and verifies versions beside the version in use, then switches to
-them."""
+"""Following a chain: downloads and verifies versions beside the version in use, and then switches
+to them."""
 
 from __future__ import annotations
 
@@ -88,23 +88,22 @@ class Subscriber:
             that is switched. It survives the process. One process manages it, every process of the
             machine can read it (`HostCopy`).
         into: your own tensors as the copy: a mapping as for `diff`, or a module of torch, whose
-            tensors are looked up in each call. The first version overwrites them, later ones change
-            them in place if the chain has links of the profile local. There is no other copy: the
-            host's memory holds only what changes. Tensors on a device are read and written by
-            torch, in the thread that calls. No other thread may move or free them during a call;
-            what was moved between calls is noticed (docs/following.md). Or a function that loads a
-            whole version in its own way, of which it gets a function that gives names and tensors
-            of torch, any number of times; it returns such a mapping, so that the next version is
-            written in place, or None. Without `host_copy` and `into`, the copy is in memory of this
-            package.
+            tensors are read in each call. The first version overwrites them, later ones change them
+            in place if the chain has links of the profile local. There is no other copy: the host's
+            memory holds only what changes. Tensors on a device are read and written by torch, in
+            the thread that calls. No other thread may move or free them during a call; moves
+            between calls are noticed (docs/following.md). Or a function that loads a whole version
+            in its own way: its argument is a function that returns names and tensors of torch, any
+            number of times; it returns such a mapping, so that the next version is written in
+            place, or None. Without `host_copy` and `into`, the copy is in memory of this package.
         group: the processes that hold the tensors of `into` together: a process group of
-            torch.distributed, or a `Group`, which has a timeout. `into` then has what this rank
-            holds: DTensors, a `Part` or a list of them, or whole tensors; names of which it has
-            nothing are omitted. All ranks make the same calls. Rank 0 decides which version comes,
-            and when waiting ends.
+            torch.distributed, or a `Group`, which has a timeout. `into` then has the tensors of
+            this rank: DTensors, a `Part` or a list of them, or whole tensors; names of which the
+            rank has nothing are omitted. All ranks make the same calls. Rank 0 decides which
+            version is next, and when waiting ends.
         strict: whether `into` must have the chain's tensors, all of them and no others. Otherwise
-            those that the other side does not have are left as they are. Parts that wrappers add to
-            names, such as `module.`, and names that are tied to others never matter.
+            tensors that only one side has are left as they are. Parts that wrappers add to names,
+            such as `module.`, and names that are tied to others never matter.
         tensors: patterns of names, to select tensors. `*`, `?`, `[ab]`, `{a,b}`.
         cache: a directory for downloaded links; no other process may use it. With `host_copy` the
             cache is in that directory.
@@ -115,13 +114,13 @@ class Subscriber:
         trust: take only versions that these keys have signed: a public key, a path of a file of
             them, a list of both, or a `Trust`, which has a quorum. The head is then the highest
             signed version.
-        forget_trust: with a host copy, forget that it was kept with `trust`, which must otherwise
-            be given again.
+        forget_trust: with a host copy, forget that it was managed with `trust`, which must
+            otherwise be given again.
         kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default
             that of `into`; otherwise torch if it is imported, or else numpy if that is.
         threads: threads that decode and hash; by default, as many as processors. All objects with
-            the same number share them, and they stay. Threads that wait for the store come beside
-            them (`Store`).
+            the same number share the threads, which are kept. Threads that wait for the store are
+            additional (`Store`).
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
             work.
 
@@ -207,7 +206,7 @@ class Subscriber:
         )
         self._on_disk = host_copy is not None
         self._threads = threads
-        # Whether the caller's engine may hold parts of two versions.
+        # True if the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
         self._checked: datetime | None = None
         self._fallbacks: dict[str, int] = {}
@@ -248,14 +247,14 @@ class Subscriber:
     @property
     def metadata(self) -> dict[str, str]:
         """The metadata given when the held version was published, such as the step; empty before
-        the first version. The store is not asked."""
+        the first version. Reading it does not access the store."""
         held = self._native.held()
         return {} if held is None else given(held.metadata)
 
     @property
     def stored(self) -> datetime | None:
-        """When the held version was published, by the store's clock; None if the store does not
-        tell. Reading it asks the store."""
+        """Time when the held version was published, by the store's clock; None if the store has no
+        time. Reading it accesses the store."""
         version = self.version
         return None if version is None else self._native.stored(version)
 
@@ -269,15 +268,15 @@ class Subscriber:
 
     @property
     def torn(self) -> bool:
-        """Whether your engine, or the tensors of `into=`, may hold parts of two versions, because
-        an `applying()`, `full()` or `apply()` was interrupted. `full()` of any update repairs
-        an engine; with `into=`, the next version is loaded as a whole."""
+        """True if your engine, or the tensors of `into=`, may hold parts of two versions, because
+        an `applying()`, `full()` or `apply()` was interrupted. `full()` of any update repairs an
+        engine; with `into=`, the next version is loaded as a whole."""
         return self._is_engine_torn or self._native.is_torn
 
     @property
     def is_found(self) -> bool:
-        """Whether it is known where the tensors of `into=` are, so that versions can be written in
-        place. False before the function of `into=` has said it, or if it returned None."""
+        """True if the places of the tensors of `into=` are known, so that versions can be written
+        in place. False before the function of `into=` has returned them, or if it returned None."""
         return isinstance(self._native, TensorFollower) and self._native.is_found
 
     def mark_written(self) -> None:
@@ -291,7 +290,7 @@ class Subscriber:
 
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and tensors of the held version, one at a time: copies from memory, or views of
-        files on disk. With `group=`, copies of what this rank holds."""
+        files on disk. With `group=`, copies of the parts that this rank holds."""
         if isinstance(self._native, TensorFollower):
             if self.version is not None:
                 yield from self._native.state()
@@ -300,8 +299,8 @@ class Subscriber:
             yield name, tensor
 
     def _rows(self) -> Iterator[tuple[str, str, tuple[int, ...], Any]]:
-        """Name, dtype, shape and tensor of the held version: all that a tensor of torch does not
-        say of itself. Without `into=`."""
+        """Yields name, dtype, shape and tensor of the held version, including facts that a tensor
+        of torch does not have. Without `into=`."""
         if self.version is None:
             return
         if not self._on_disk:
@@ -336,16 +335,16 @@ class Subscriber:
                 "waiting for the directory of the chain, which does not exist yet: %s", missing
             )
         settings = (poll, poll_longest, every)
-        # A `follow()` that goes on after a stop need not read the whole chain again.
+        # A `follow()` that continues after a stop need not read the whole chain again.
         if self._following is None or self._followed != settings:
             self._following, self._followed = _native.Polling(*settings), settings
         return self._following
 
     @property
     def failure(self) -> str | None:
-        """Why the store does not answer, or why the last poll of `follow()` has failed; None if
-        neither is so. Known after the first attempt, of which there are several (`Store`). Any
-        thread may ask while another one follows."""
+        """The reason why the store does not answer, or why the last poll of `follow()` has failed;
+        None if neither is the case. Known after the first of several attempts (`Store`). Any thread
+        may read it while another one follows."""
         failed = None if self._following is None else self._following.failure
         return self._native.trouble or failed
 
@@ -358,15 +357,15 @@ class Subscriber:
         - `"memory"`: all of it had the version's sums at `checked`: it has not changed by accident;
         - `"hashed"`: all of it had the version's digests at `checked`.
 
-        Also None if the function of `into=` has loaded a version, but has not said where, or not
-        where it is.
+        Also None if the function of `into=` has loaded a version, but has returned no tensors, or
+        tensors in other places.
         """
         return self._native.proof
 
     @property
     def checked(self) -> datetime | None:
-        """When all of the copy was last compared with the version that it held, by sums or digests;
-        None if no version is held."""
+        """Time when all of the copy was last compared with the version that it held, by sums or
+        digests; None if no version is held."""
         return None if self.proof is None else self._checked
 
     @property
@@ -376,7 +375,8 @@ class Subscriber:
         return dict(self._fallbacks)
 
     def _check_held(self) -> None:
-        """Refuses to prove what is not there. With `into=` all ranks refuse it together."""
+        """Refuses a proof of a version that is not held. With `into=`, all ranks refuse it
+        together."""
         if not isinstance(self._native, TensorFollower) and self.version is None:
             raise UsageError(
                 "USAGE: no version is held yet: apply an update first",
@@ -403,8 +403,8 @@ class Subscriber:
             self._store._native.close()
 
     def poll(self, *, timeout: float | None = None, stop: Stop | None = None) -> Update | None:
-        """Polls once: prepares the head; returns None if it is held already, or there is no version
-        or no chain yet.
+        """Polls once: prepares the head; returns None if the head is held already, or if there is
+        no version or no chain yet.
 
         Raises:
             CancelledError: if `stop` ends the call; see `prepare`.
@@ -443,8 +443,8 @@ class Subscriber:
         Args:
             version: its number; by default the head, or if that is held already, the next one as
                 soon as it exists.
-            timeout: maximum seconds to wait, also for a store that does not answer or a chain that
-                does not exist yet; with 0 it polls once. By default there is no limit.
+            timeout: maximum seconds to wait, including for a store that does not answer or a chain
+                that does not exist yet; with 0 it polls once. By default there is no limit.
             poll: seconds between polls while there is no new version.
             stop: an event, or a function that returns whether to stop.
 
@@ -475,15 +475,15 @@ class Subscriber:
         """Yields each new version when it is ready, until `stop`. If several are new, it yields
         only the newest.
 
-        Apply each before you ask for the next; one that you do not apply comes again after a pause.
-        Unreachable, damaged or missing files are logged (`logging.getLogger("deltachain")`) and
-        retried; the held version stays.
+        Apply each update before you ask for the next; an update that you do not apply is yielded
+        again after a pause. Unreachable, damaged or missing files are logged
+        (`logging.getLogger("deltachain")`) and retried; the held version stays.
 
         Args:
             stop: an event, or a function that returns whether to stop.
             poll: seconds between polls at first; they grow while there is no new version.
             poll_longest: the maximum of these seconds.
-            every: take only versions whose number is a multiple of this, such as each 10th for
+            every: yield only versions whose number is a multiple of this, such as each 10th for
                 evaluation.
 
         Raises:
@@ -503,11 +503,11 @@ class Subscriber:
         engine), and from time to time. With `group=`, all ranks call it.
 
         Returns:
-            Seconds that it took. `proof` and `checked` tell it from then on.
+            Seconds that the comparison took. `proof` and `checked` have the result from then on.
 
         Raises:
-            StateMismatchError, WrongBaseError: if other code has written to it, or has moved it.
-                The next version is loaded as a whole.
+            StateMismatchError, WrongBaseError: if other code has written to the copy, or has moved
+                it. The next version is loaded as a whole.
             UnsupportedError: if the chain has no sums of this version.
             CancelledError: if `stop` ends the call.
         """
@@ -522,7 +522,8 @@ class Subscriber:
         """Hashes the copy in memory and compares it with the held version.
 
         Raises:
-            WrongBaseError, StateMismatchError: if other code has written to it, or has moved it.
+            WrongBaseError, StateMismatchError: if other code has written to the copy, or has moved
+                it.
             CancelledError: if `stop` ends the call.
         """
         until = ending(stop)
@@ -540,11 +541,11 @@ class Update:
         version: its number.
         digest: its state digest: 64 hexadecimal digits.
         commit: digest of its commit.
-        metadata: what was given when it was published, such as the step.
-        stored: when it was published, by the store's clock; None if the store does not tell.
-            Reading it asks the store.
+        metadata: the metadata given when it was published, such as the step.
+        stored: when it was published, by the store's clock; None if the store has no time. Reading
+            it accesses the store.
         base: the version held when this was prepared; None if there was none.
-        lag: how far it is behind the head of the chain. Reading it asks the store.
+        lag: its lag behind the head of the chain. Reading it accesses the store.
         times: seconds of each phase; None until it has been applied.
         downloaded: bytes of links and assets that were downloaded; None until it has been applied.
         routes: the routes used: pairs of the version that each starts from, or None, and the one
@@ -588,13 +589,13 @@ class Update:
 
     @property
     def is_held(self) -> bool:
-        """Whether the version was held already when this was prepared, so that there is nothing to
+        """True if the version was held already when this was prepared, so that there is nothing to
         apply."""
         return self._native is None
 
     def table(self) -> list[tuple[str, str, list[int], str]]:
-        """Name, dtype, shape and digest (SPEC section 3) of each tensor of the version that is
-        selected; with `into=` only. Empty if the version was held already.
+        """Name, dtype, shape and digest (SPEC section 3) of each selected tensor of the version;
+        only with `into=`. Empty if the version was held already.
 
         Raises:
             UsageError: without `into=`.
@@ -622,8 +623,8 @@ class Update:
         return [(one.storage, one.piece, one.old, one.new) for one in changes]
 
     def patches(self) -> Iterator[Patch]:
-        """The changes from the held version to this one: a patch for each tensor that changes. For
-        a first version, that is every tensor. Removed tensors are not included.
+        """Yields the changes from the held version to this one: a patch for each tensor that
+        changes. For a first version, that is every tensor. Removed tensors are not included.
 
         Raises:
             UsageError: if the update has been applied.
@@ -650,7 +651,7 @@ class Update:
     def applying(self) -> Iterator[Iterator[Patch]]:
         """Patches your engine, then switches the copy.
 
-        In the block, load all patches (`Patch`) that it gives. When the block ends, the copy
+        In the block, load all patches (`Patch`) of the iterator. When the block ends, the copy
         switches to this version. From the beginning of the block until then the subscriber is
         *torn*: your engine may hold parts of two versions. It stays torn if the block or the switch
         ends with an exception, or the block has not read all patches. Then use `full()`.
@@ -676,9 +677,9 @@ class Update:
 
     @contextmanager
     def full(self) -> Iterator[Iterator[Patch]]:
-        """Like `applying()`, but switches the copy first, and gives every tensor of the version as
-        a whole: `indices` is None. When the block has read all and ends, the subscriber is not torn
-        any more."""
+        """Same as `applying()`, but switches the copy first, and gives every tensor of the version
+        as a whole: `indices` is None. When the block has read all of them and ends, the subscriber
+        is not torn any more."""
         subscriber = self._subscriber
         self._check()
         self._check_gives_patches()
@@ -692,14 +693,14 @@ class Update:
         subscriber._is_engine_torn = False
 
     def apply(self) -> None:
-        """Switches the copy without giving patches: for engines that read the files of a host copy,
-        or whose tensors are the copy (`into=`). If it is interrupted, call it again, or continue
+        """Switches the copy without patches, for engines that read the files of a host copy, or
+        whose tensors are the copy (`into=`). If the call is interrupted, repeat it, or continue
         with another update.
 
         On a device the tensors are read and written in its current stream, after the kernels that
         are queued there; the call ends when they have been written. Pause the engine before, and
-        wait for its other streams. With `group=` all ranks write, or all go back to the old
-        version; a rank that cannot know is torn.
+        wait for its other streams. With `group=` all ranks write, or all roll back to the old
+        version; a rank that cannot know which is torn.
 
         Raises:
             UsageError: if another update has been applied since this was prepared.
@@ -713,7 +714,7 @@ class Update:
         with advised((StateMismatchError, WrongBaseError), _WRITTEN):
             told = subscriber._native.switch(self._native, None)
         if subscriber.proof in ("memory", "hashed"):
-            # It was loaded as a whole, and read.
+            # The version was loaded as a whole, and read back.
             subscriber._checked = datetime.now(UTC)
         self.times = Times(**told["times"])
         self.downloaded = told["downloaded"]
@@ -726,8 +727,8 @@ class Update:
     def _check_gives_patches(self) -> None:
         if isinstance(self._subscriber._native, TensorFollower):
             raise UsageError(
-                "USAGE: the tensors of into= are patched by update.apply(): there are no patches "
-                "to load"
+                "USAGE: update.apply() patches the tensors of into= itself, so there are no "
+                "patches to load"
             )
 
     def _check_kinds(self) -> None:
@@ -755,17 +756,17 @@ class Update:
         is_applied = self._native is not None and self._native.told is not None
         if native.switches != self._switches + is_applied:
             raise UsageError(
-                "USAGE: another update has been applied since this was prepared: prepare again"
+                "USAGE: another update was applied after this one was prepared: prepare again"
             )
         if self._after is not None and not is_applied and not os.path.isdir(self._after):
-            raise UsageError("USAGE: another update has been prepared since: prepare again")
+            raise UsageError("USAGE: another update was prepared after this one: prepare again")
 
     def _check_unapplied(self, native: _native.PreparedUpdate) -> None:
         self._check()
         if native.told is not None:
             raise UsageError(
-                "USAGE: the update has been applied: read patches before, in `with "
-                "update.applying()`"
+                "USAGE: the update has been applied, so it has no patches any more: read them in "
+                "`with update.applying()`"
             )
 
 
@@ -774,7 +775,7 @@ def _described(value: Any) -> str:
 
 
 def _is_given(tensors: Any) -> bool:
-    """Whether anything is given for a name of `into=`."""
+    """True if a value is given for a name of `into=`."""
     return not (isinstance(tensors, list | tuple) and not tensors)
 
 
@@ -788,20 +789,21 @@ def pull(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Path:
-    """Brings a directory to a version of a chain, by default the newest, as the tool's `pull` does.
+    """Updates a directory to a version of a chain, by default the newest, as the tool's `pull`
+    does.
 
     Args:
         chain: the chain.
-        directory: the directory, which `Subscriber(host_copy=)` or the tool's `follow` may keep,
-            too, when they are not running.
+        directory: the directory, which `Subscriber(host_copy=)` or the tool's `follow` may manage,
+            too, at other times.
         version: the number of the version.
-        trust: whose versions to accept, as for `Subscriber`.
+        trust: the keys whose versions to accept, as for `Subscriber`.
         tensors: patterns of names, to select tensors, as for `Subscriber`.
         progress: called as `progress(phase, done, total)`, in bytes.
         stop: an event, or a function that returns whether to stop.
 
     Returns:
-        The directory `current` in it, to be loaded as any directory of a model.
+        The directory `current` in it, which can be loaded like any directory of a model.
 
     Raises:
         ChainError: if there is no such version.

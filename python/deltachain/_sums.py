@@ -17,38 +17,41 @@ MODULUS = (1 << 31) - 1
 
 PIECE_BYTES = 1 << 24
 
-# Units of a row: their products are added before they are reduced.
+# Number of units in a row: their products are added before they are reduced.
 _ROW = 4096
 
-# Units that are taken at once, and bytes of small tensors that are summed together: launching a
-# kernel takes longer than it takes to compute a few. On an H200, 2^18 units took 0.31 s for a GiB,
-# and 2^23 units 0.020 s.
+# Number of units that are summed at once, and bytes of small tensors that are summed together:
+# launching a kernel takes longer than a small computation. On an H200, 2^18 units took 0.31 s for a
+# GiB, and 2^23 units 0.020 s.
 _AT_ONCE = 1 << 23
 _MANY = PIECE_BYTES
 
-# Lanes of so many bytes, in torch.
+# Dtypes of torch for lanes, by their bytes.
 KINDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @cache
 def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The numbers for places in a row, and those for rows; for each of the two sums."""
+    """Returns the numbers for places in a row, and the numbers for rows, for each of the two
+    sums."""
     numbers = torch.frombuffer(_native.sum_numbers().writable(), dtype=torch.int64)
     return numbers[: 2 * _ROW].view(2, -1).to(device), numbers[2 * _ROW :].view(2, -1).to(device)
 
 
 def of_bytes(lanes: torch.Tensor, begin: int = 0) -> torch.Tensor:
-    """The two sums of lanes in one row, the first of which has the number `begin` in its piece."""
+    """Returns the two sums of contiguous lanes, the first of which has the number `begin` in its
+    piece."""
     if lanes.device.type != "cpu":
         return _of_bytes(lanes, begin)
     lanes = lanes.contiguous()
-    # Many times as fast as torch there, and also with many threads.
+    # Much faster than torch on the CPU, even with many threads.
     return torch.tensor(_native.sums_of(lanes, begin * lanes.element_size()), dtype=torch.int64)
 
 
 def of_many(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The two sums of each of several small tensors, one row for each tensor: lanes of one dtype,
-    of one length and on one device, which begin their pieces. In tensors of several rows."""
+    """Returns the two sums of each of several small tensors, one row for each tensor, in tensors of
+    several rows. The tensors have lanes of one dtype, one length, and one device, and begin their
+    pieces."""
     length = len(tensors[0])
     at_once = max(1, _MANY // max(length * tensors[0].element_size(), 1))
     stacks = (
@@ -60,19 +63,19 @@ def of_many(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def of_pieces(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The same in one tensor."""
+    """Does the same as `of_many`, with one tensor as the result."""
     sums = of_many(pieces)
     return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
 def _of_rows_here(lanes: torch.Tensor) -> torch.Tensor:
-    """The sums of rows on the CPU, as of `of_bytes`."""
+    """Returns the sums of rows on the CPU, like `of_bytes`."""
     length = lanes.shape[1] * lanes.element_size()
     return torch.tensor(_native.sums_of_each(lanes, length), dtype=torch.int64)
 
 
 def _of_rows(lanes: torch.Tensor) -> torch.Tensor:
-    """The same by torch."""
+    """Returns the sums of rows, with torch."""
     low, high = _tables(lanes.device)
     if lanes.element_size() == 1 and lanes.shape[1] % 2:
         lanes = torch.nn.functional.pad(lanes, (0, 1))
@@ -85,7 +88,7 @@ def _of_rows(lanes: torch.Tensor) -> torch.Tensor:
 
 
 def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
-    """The same by torch.
+    """Returns the same as `of_bytes`, with torch.
 
     A unit times a number is below 2^47, and a row's products together below 2^59.
     """
@@ -96,7 +99,7 @@ def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
     total = torch.zeros(2, dtype=torch.int64, device=lanes.device)
     count = _AT_ONCE // _ROW * in_row
     while lanes.numel():
-        # After the first time, rows are whole.
+        # After the first part, rows are whole.
         part, lanes = lanes[: count - lead], lanes[count - lead :]
         units = _units(torch.nn.functional.pad(part, (lead, 0)) if lead else part)
         rows = -(-units.numel() // _ROW)
@@ -108,16 +111,16 @@ def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
 
 
 def _padded(units: torch.Tensor, count: int) -> torch.Tensor:
-    """Rows of this many units, the last ones of which are 0."""
+    """Returns the units as rows of this many, padded with zeros at the end."""
     missing = count - units.shape[-1]
-    # Padding by nothing would copy them, and 16 MiB take 64 here.
+    # Even padding by nothing would copy them, and 16 MiB take 64 MiB here.
     return torch.nn.functional.pad(units, (0, missing)) if missing else units
 
 
 def _units(lanes: torch.Tensor) -> torch.Tensor:
-    """The units of lanes that begin with one."""
+    """Returns the units of lanes whose first lane begins a unit."""
     if lanes.element_size() > 1:
         return lanes.view(torch.int16).long().bitwise_and_(0xFFFF)
-    # Not every row of bytes can be seen as numbers of two.
+    # Not every row of bytes can be viewed as 16-bit numbers.
     pairs = torch.nn.functional.pad(lanes, (0, lanes.numel() % 2)).view(-1, 2).long() & 0xFF
     return pairs[:, 0] | pairs[:, 1] << 8

@@ -1,6 +1,6 @@
-"""Following a chain with the caller's tensors as the only copy: of one process, on any device, or
-divided among several. The library downloads, proves and writes; here is where the tensors are, and
-what processes agree on."""
+"""Following a chain with the caller's tensors as the only copy: in one process, on any device, or
+divided among several processes. The library downloads, proves and writes; this module finds the
+places of the tensors, and makes processes agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from . import _native
 from ._errors import (
@@ -28,9 +28,9 @@ from ._tensors import Tensor, check_dtype, kind_of, known, note_written, shaped
 
 __all__ = ["Loader", "TensorFollower", "WatchedProgress"]
 
-# Loads a version in the caller's way, and returns where its tensors are: None if that is unknown.
-# A name that maps to an empty list needs no tensor. The argument is a function that returns all
-# tensors, each time it is called.
+# Loads a version in the caller's own way, and returns the places of its tensors, or None if these
+# are unknown. A name that maps to an empty list needs no tensor. The argument is a function that
+# returns all tensors, each time it is called.
 Loader = Callable[[Callable[[], Iterator[tuple[str, Any]]]], Mapping[str, Any] | None]
 
 _Until = Callable[[], object] | None
@@ -38,12 +38,11 @@ _Until = Callable[[], object] | None
 _logger = logging.getLogger("deltachain")
 
 _NOTHING = (
-    "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an "
-    "update"
+    "USAGE: the tensors do not hold a whole version, or their places are unknown: apply an update"
 )
 
 
-# The follower that was the last to write to the tensor at an address.
+# The last follower that wrote to the tensor at an address.
 _owners: dict[tuple[Any, int], weakref.ref[TensorFollower]] = {}
 
 
@@ -53,7 +52,7 @@ def _forget(ended: weakref.ref[TensorFollower]) -> None:
 
 
 class WatchedProgress:
-    """The caller's progress function, whose exception ends the work, whatever its class is."""
+    """The caller's progress function. An exception from it, of any class, ends the work."""
 
     def __init__(self, function: Progress) -> None:
         self._function = function
@@ -67,16 +66,78 @@ class WatchedProgress:
             raise
 
 
+class _Preparation:
+    """A version that all ranks prepare. Each method is one step, which a rank does alone."""
+
+    def __init__(self, follower: TensorFollower, timeout: float | None, until: _Until) -> None:
+        self._follower = follower
+        self._rank = follower._ranks.rank
+        self._timeout = timeout
+        self._until = until
+        #: Set when another rank has failed, which ends the step early.
+        self.stop = threading.Event()
+        #: The version of this rank, once it has one.
+        self.made: _native.PreparedUpdate | None = None
+
+    def choose(
+        self,
+        first: Callable[[_Until], _native.PollResult | _native.PreparedUpdate | None],
+    ) -> dict[str, Any] | None:
+        """Lets rank 0 choose and download a version with `first`. The other ranks do nothing."""
+        if self._rank != 0:
+            return None
+        found = first(self._until if self._follower._ranks.size == 1 else self._is_over)
+        is_there = True
+        if isinstance(found, _native.PollResult):
+            is_there, found = found.is_there, found.prepared
+        self.made = found
+        return {"is_there": is_there, "version": None if found is None else found.version}
+
+    def fetch(self, version: int) -> dict[str, Any]:
+        """Downloads the chosen version; rank 0 has it already."""
+        if self._rank != 0:
+            self.made = self._poll(version)
+        if self.made is None:
+            raise self._missing(version)
+        return {"is_in_place": self.made.is_in_place, "agreement": self.made.agreement()}
+
+    def fetch_whole(self, version: int, why: Literal["place", "budget"]) -> str:
+        """Downloads the version as a whole, unless this rank has it like that. Returns the digest
+        of its commit.
+
+        Args:
+            version: the version.
+            why: the reason that the rank gives, if no other one is known.
+        """
+        if self.made is not None and self.made.is_in_place:
+            self._follower.doubt(why)
+            self.made = self._poll(version)
+        if self.made is None or self.made.is_in_place:
+            raise self._missing(version)
+        return self.made.commit
+
+    def _is_over(self) -> bool:
+        return self.stop.is_set() or (self._until is not None and bool(self._until()))
+
+    def _poll(self, version: int) -> _native.PreparedUpdate | None:
+        poll = _native.Follower.poll
+        return poll(self._follower, version, self._timeout, self.stop.is_set).prepared
+
+    def _missing(self, version: int) -> IoError:
+        return IoError(f"IO: version {version} is missing on rank {self._rank}", retryable=True)
+
+
 class TensorFollower(_native.Follower):
     """A follower whose copy is in tensors of torch.
 
-    All ranks of a group make the same calls. Rank 0 decides which version comes and when waiting
+    All ranks of a group make the same calls. Rank 0 decides which version is next and when waiting
     ends.
 
     Args:
-        into: the tensors, a module that has them, or what loads all of a version and returns them.
-        ranks: the processes that hold them together.
-        strict: whether they must be the chain's tensors, all of them and no others.
+        into: the tensors, a module that has them, or a function that loads all of a version and
+            returns them.
+        ranks: the processes that hold the tensors together.
+        strict: whether the tensors must be the chain's, all of them and no others.
         store, is_into, settings: as for `_native.Follower`.
     """
 
@@ -106,23 +167,23 @@ class TensorFollower(_native.Follower):
         self._is_group = ranks.size > 1
         self._loader: Loader | None = into if known(into) is None else None
         self._into: Any = None
-        # The places at which they were given, and the part that each is.
+        # The places of the given tensors, and the part that each holds.
         self._given: list[tuple[_native.TensorPlace, tuple[slice, ...] | None]] | None = None
-        # Names of which this process has nothing, and of which none is needed if no process has
-        # anything.
+        # Names of which this process has nothing. They are not needed if no process has them.
         self._unused: list[str] = []
-        # Whether the library knows them as tensors of the chain, and which ones of it.
+        # True if the library has bound the tensors to tensors of the chain; and these, by name.
         self._bound = False
         self._named: list[tuple[str, _native.TensorPlace]] = []
         self._give(None if self._loader else into)
-        # Whether this one was the last to write to its tensors, and whether another one has since.
+        # True if this follower was the last one to write to its tensors; true if another one has
+        # written since.
         self._is_owner = self._is_overwritten = False
         # Time limit for the votes of other ranks.
         self._patience: float | None = None
         self._calls = 0
 
     def _give(self, into: Any) -> None:
-        """Takes these tensors from now on."""
+        """Sets the tensors from now on."""
         self._into, self._bound, self._given, self._unused = into, False, None, []
         self._is_owner = False
         tensors = known(into)
@@ -135,9 +196,10 @@ class TensorFollower(_native.Follower):
             self._given = given
 
     def _moved(self) -> Exception | None:
-        """Compares where the tensors lie with where they lay. If one lies elsewhere, all are bound
-        anew, those of a loader by the next version, which is loaded as a whole. Returns which one,
-        or why they cannot be bound or looked up."""
+        """Compares the places of the tensors with their places before. If a tensor has moved, all
+        tensors are bound again; those of a loader with the next version, which is loaded as a
+        whole. Returns an error that names the moved tensor, or says why the tensors cannot be bound
+        or read."""
         if self._is_overwritten:
             self._is_overwritten = False
             self.doubt("torn")
@@ -151,7 +213,7 @@ class TensorFollower(_native.Follower):
             if len(now) != len(given):
                 others = {place.name for place, _ in given} ^ {name for name, _ in now}
                 raise UsageError(
-                    f"USAGE: into= has other tensors than before: {sorted(others)!s:.200}"
+                    f"USAGE: the tensors of into= have changed: {sorted(others)!s:.200}"
                 )
             for (place, _), (name, tensor) in zip(given, now, strict=True):
                 place.check(name, tensor)
@@ -193,87 +255,63 @@ class TensorFollower(_native.Follower):
         timeout: float | None,
         until: _Until,
     ) -> _native.PollResult:
-        """Downloads a version, on rank 0 first, and proves it."""
+        """Downloads a version, on rank 0 first, and proves it.
+
+        All ranks run every line here. Only the steps of `_Preparation` differ between ranks, and
+        the results of each step are exchanged before the next one.
+        """
         ranks = self._ranks
         moved = self._moved()
         self._begin(call, self._hindrance(moved), timeout)
         self._compare_held()
-        made: _native.PreparedUpdate | None = None
-        stop = threading.Event()
-
-        def choose() -> dict[str, Any] | None:
-            nonlocal made
-            if ranks.rank != 0:
-                return None
-            found = first(
-                until
-                if ranks.size == 1
-                else lambda: stop.is_set() or (until is not None and until())
-            )
-            is_there = True
-            if isinstance(found, _native.PollResult):
-                is_there, found = found.is_there, found.prepared
-            made = found
-            return {"is_there": is_there, "version": None if made is None else made.version}
-
-        chosen = ranks.results(choose, stop.set)[0]
+        preparation = _Preparation(self, timeout, until)
+        stop = preparation.stop.set
+        chosen = ranks.results(partial(preparation.choose, first), stop)[0]
         assert chosen is not None
         version = chosen["version"]
         if version is None:
             return _native.PollResult(chosen["is_there"], None)
-
-        def follow() -> dict[str, Any]:
-            nonlocal made
-            if ranks.rank != 0:
-                made = _native.Follower.poll(self, version, timeout, stop.is_set).prepared
-            if made is None:
-                raise IoError(
-                    f"IO: version {version} is not there on rank {ranks.rank}", retryable=True
-                )
-            return {"is_in_place": made.is_in_place, "agreement": made.agreement()}
-
-        told = ranks.results(follow, stop.set)
+        told = ranks.results(partial(preparation.fetch, version), stop)
+        made = preparation.made
         assert made is not None
-        is_found = self._given is not None
-        if is_found and not self._is_bound_to(made):
-            is_found = False
+        is_found = self._given is not None and self._is_bound_to(made)
         if is_found and all(one["is_in_place"] for one in told):
-            # R-SUM-11.
-            ranks.same("table, links and sums", {"version": told[ranks.rank]["agreement"]})
-            try:
-                super().prove(made, self._group)
-            except (IoError, CancelledError):
-                raise
-            except (Error, RuntimeError, MemoryError) as error:
-                if self._progress is not None and error is self._progress.raised:
-                    raise
-                # It is the same on all ranks, since they compare together.
-                _logger.warning("version %d is loaded as a whole: %s", version, error)
-            else:
+            if self._is_proven(made, told[ranks.rank]["agreement"]):
                 return _native.PollResult(True, made)
             self._begin(f"load version {version}")
+        # "place" if there is no other known reason.
+        why: Literal["place", "budget"] = "budget" if is_found else "place"
+        commits = ranks.results(partial(preparation.fetch_whole, version, why), stop)
+        ranks.same("version", {"commit": commits[ranks.rank]})
+        return _native.PollResult(True, preparation.made)
 
-        def again() -> bytes:
-            nonlocal made
-            assert made is not None
-            if made.is_in_place:
-                # The latter if nothing else is known.
-                self.doubt("budget" if is_found else "place")
-                made = _native.Follower.poll(self, version, timeout, stop.is_set).prepared
-            if made is None or made.is_in_place:
-                raise IoError(
-                    f"IO: version {version} is not there on rank {ranks.rank}", retryable=True
-                )
-            return made.commit.encode()
+    def _is_proven(self, made: _native.PreparedUpdate, agreement: str) -> bool:
+        """Proves a version in place, together with the other ranks. Returns False, on all ranks, if
+        it must be loaded as a whole.
 
-        ranks.same("version", {"commit": ranks.together(again, stop.set)[ranks.rank].decode()})
-        return _native.PollResult(True, made)
+        Args:
+            made: the version.
+            agreement: what all ranks must agree on before they add up sums.
+        """
+        # R-SUM-11.
+        self._ranks.same("table, links and sums", {"version": agreement})
+        try:
+            super().prove(made, self._group)
+        except (IoError, CancelledError):
+            raise
+        except (Error, RuntimeError, MemoryError) as error:
+            if self._progress is not None and error is self._progress.raised:
+                raise
+            # All ranks have this error, since they compare together.
+            _logger.warning("version %d is loaded as a whole: %s", made.version, error)
+            return False
+        return True
 
     def _begin(
         self, call: str, error: Exception | None = None, timeout: float | None = None
     ) -> None:
-        """The first exchange of a call, or of another attempt within it. All ranks raise what one
-        has to."""
+        """Does the first exchange of a call, or of another attempt within it. All ranks raise an
+        error that one of them has."""
         self._calls += 1
         if self._is_group:
             self._ranks.wait()
@@ -282,8 +320,8 @@ class TensorFollower(_native.Follower):
             raise error
 
     def _compare_held(self) -> None:
-        """If not all ranks have the same whole version, all load the next one as a whole. If it is
-        not known on all of them where the loader has put the tensors, it is known on none."""
+        """If not all ranks have the same whole version, makes all of them load the next one as a
+        whole. If a rank does not know the places of its loader's tensors, no rank uses them."""
         held = self.held()
         own = {
             "commit": None if held is None else held.commit,
@@ -295,15 +333,15 @@ class TensorFollower(_native.Follower):
             if any(one["is_torn"] for one in told):
                 self.doubt("torn")
             else:
-                # All find their tensors again.
+                # All ranks bind their tensors again.
                 self.doubt("place")
                 self._bound = False
         if not all(one["is_found"] for one in told):
             self._give(None)
 
     def _is_bound_to(self, made: _native.PreparedUpdate) -> bool:
-        """Finds the tensors of a version. False if they do not fit, but a loader can load it: it
-        may convert dtypes, for one.
+        """Finds the tensors of a version. Returns False if they do not fit, but a loader can load
+        the version: it may convert dtypes, for example.
 
         Raises:
             UsageError: if they do not fit, and there is no loader.
@@ -311,7 +349,7 @@ class TensorFollower(_native.Follower):
         try:
             self._bind(made)
         except UsageError as error:
-            # It is the same on all ranks.
+            # All ranks have this error.
             if self._loader is None:
                 raise
             self.doubt("place")
@@ -321,11 +359,11 @@ class TensorFollower(_native.Follower):
         return True
 
     def _bind(self, made: _native.PreparedUpdate) -> None:
-        """Finds the tensors of a version in those of all ranks."""
+        """Finds the tensors of a version among those of all ranks."""
         ranks = self._ranks
         placed: _native.FoundTensors | None = None
         unused = list(self._unused)
-        # All tell their parts if one has to know them.
+        # If one rank has to know the parts, all ranks tell theirs.
         self._bound = all(ranks.agree(word=b"+" if self._bound else b""))
 
         def find() -> bytes:
@@ -342,7 +380,7 @@ class TensorFollower(_native.Follower):
             return placed.told(unused) if self._is_group else b""
 
         told = ranks.tell(find)
-        # One rank may have nothing, but not every rank.
+        # A single rank may have no tensors, but not all ranks.
         if not self._strict and not any(ranks.agree(word=b"+" if self._named else b"")):
             raise UsageError(
                 "USAGE: into= has no tensor of the chain on any rank: nothing would be loaded"
@@ -357,19 +395,19 @@ class TensorFollower(_native.Follower):
 
     @property
     def _group(self) -> TensorFollower | None:
-        """The object by which the library asks all ranks, with `add` and `vote`; None if there is
-        no group."""
+        """The object through which the library communicates with all ranks, with `add` and `vote`;
+        None without a group."""
         return self if self._is_group else None
 
     def add(self, sums: bytes, error: BaseException | None) -> list[bytes]:
-        """The sums of all ranks."""
+        """Returns the sums of all ranks."""
         return self._ranks.agree(error, sums)
 
     def vote(self, error: BaseException | None) -> BaseException | None:
-        """The failure, here or on another rank, if there is one: all know it then.
+        """Returns the failure of this or another rank, if there is one: all ranks then know it.
 
         Raises:
-            TornError: if a rank was lost, so that it is unknown what others have written.
+            TornError: if a rank was lost, so that it is unknown whether the others have written.
         """
         try:
             return self._ranks.vote(error, self._patience)
@@ -387,7 +425,7 @@ class TensorFollower(_native.Follower):
         if prepared.told is not None:
             return prepared.told
         is_whole, moved = not prepared.is_in_place, self._moved()
-        # This call, which all ranks make, is the vote: none has written anything before.
+        # This call, which all ranks make, is the vote: no rank has written anything before.
         self._begin(
             f"apply version {prepared.version}, {'as a whole' if is_whole else 'in place'}",
             self._hindrance(moved) if is_whole else moved,
@@ -395,7 +433,7 @@ class TensorFollower(_native.Follower):
         note_written(
             {str(number): place.tensor for number, (place, _) in enumerate(self._given or ())}
         )
-        # Loading may take one rank much longer than another.
+        # Loading may take much longer on one rank than on another.
         self._patience = None if is_whole else self._ranks.limit
         if is_whole and self._loader is not None:
             told = self._load(prepared)
@@ -407,12 +445,12 @@ class TensorFollower(_native.Follower):
         return super().switch(prepared, self._group)
 
     def _own(self) -> None:
-        """Tells other followers of this process that this one writes to their tensors. They load
-        the next version as a whole."""
+        """Tells other followers of this process that this one writes to their tensors, so that they
+        load the next version as a whole."""
         if self._is_owner:
             return
         self._is_owner = True
-        # A reference that leaves nothing behind when this one ends.
+        # A weak reference, whose entry is removed when this follower ends.
         own = weakref.ref(self, _forget)
         others: dict[int, TensorFollower] = {}
         for place, _ in self._given or ():
@@ -433,17 +471,17 @@ class TensorFollower(_native.Follower):
         try:
             self.doubt("torn")
         except UsageError:
-            # Another thread is using it, or it is closed.
+            # Another thread is using this follower, or it is closed.
             self._is_overwritten = True
         _logger.warning(
-            "two subscribers have the same tensors in into=: the older one has lost its version, "
-            "and loads the next one as a whole"
+            "two subscribers have the same tensors in into=: the older subscriber has lost its "
+            "version, and loads the next one as a whole"
         )
 
     def _load(self, prepared: _native.PreparedUpdate) -> _native._SwitchFacts:
-        """Lets the loader load all tensors, and finds where they are then."""
+        """Makes the loader load all tensors, and finds their places afterwards."""
         self.begin(prepared)
-        # From here on the tensors are torn, until the library is told otherwise.
+        # From here on the tensors are torn, until `finish` succeeds.
         self._give(None)
         failure: BaseException | None = None
         into = None
@@ -461,7 +499,7 @@ class TensorFollower(_native.Follower):
         if failed is not None:
             raise failed
         told = self.finish(prepared)
-        # If not all ranks have found theirs, the next version is loaded as a whole, too.
+        # If not all ranks have found their tensors, the next version is loaded as a whole, too.
         if all(self._ranks.agree(word=b"" if into is None else b"+")):
             try:
                 self._give(into)
@@ -476,14 +514,14 @@ class TensorFollower(_native.Follower):
                 # On all ranks, since they compare together.
                 self._give(None)
                 _logger.warning(
-                    "versions cannot be taken in place: the loader has not put them where it "
-                    "seemed: %s",
+                    "versions cannot be taken in place: the tensors are not where the loader "
+                    "seemed to put them: %s",
                     error,
                 )
         return told
 
     def _shaped(self, prepared: _native.PreparedUpdate) -> Iterator[tuple[str, Any]]:
-        """Names and tensors of a version, of torch."""
+        """Yields names and torch tensors of a version."""
         stream = self.stream(prepared)
         while (tensors := stream.next()) is not None:
             for one in tensors:
@@ -492,12 +530,12 @@ class TensorFollower(_native.Follower):
 
     @property
     def is_found(self) -> bool:
-        """Whether it is known where the tensors are."""
+        """True if the places of the tensors are known."""
         return self._given is not None
 
     def _hindrance(self, moved: Exception | None) -> Exception | None:
-        """Why no version can be loaded as a whole, with what `_moved` returned. Tensors that lie
-        elsewhere are no hindrance; a module whose `state_dict()` fails is one."""
+        """Returns the reason why no version can be loaded as a whole, given the result of `_moved`.
+        Tensors that have moved are no obstacle; a module whose `state_dict()` fails is one."""
         can_load = self.is_found or self._loader is not None
         return None if can_load and isinstance(moved, Error) else moved
 
@@ -518,7 +556,7 @@ class TensorFollower(_native.Follower):
         super().check(self._group, doubts, until)
 
     def verify(self, until: _Until) -> None:
-        """Hashes all tensors; those of a device cross to the host."""
+        """Hashes all tensors; tensors on a device are copied to the host."""
         if self._is_group:
             raise UsageError(
                 "USAGE: no process has all tensors, so they cannot be hashed: use check()"
@@ -529,7 +567,7 @@ class TensorFollower(_native.Follower):
         super().verify(until)
 
     def state(self) -> Iterator[tuple[str, Any]]:
-        """Names and copies of tensors; of the parts that this process holds."""
+        """Yields names and copies of tensors, or of the parts that this process holds."""
         if moved := self._moved():
             raise moved
         if not self._bound:
@@ -538,7 +576,7 @@ class TensorFollower(_native.Follower):
 
 
 def _torch_for(given: list[tuple[_native.TensorPlace, Any]]) -> object:
-    """The object that reads and writes tensors if some of them are on a device."""
+    """Returns the object that reads and writes tensors if some of them are on a device."""
     tensors = [place.tensor for place, _ in given]
     is_on_device = any(
         kind_of(tensor) == "torch" and tensor.device.type != "cpu" for tensor in tensors

@@ -26,7 +26,7 @@ __all__ = [
     "known",
 ]
 
-# The libraries that tensors are of.
+# The libraries of tensors.
 Kind = Literal["torch", "numpy", "deltachain"]
 
 # Bits of an element.
@@ -91,7 +91,7 @@ class Tensor:
 
 
 def checked_kind(kind: Kind | None) -> Kind | None:
-    """Refuses a `kind=` that is none, or whose library is not installed."""
+    """Refuses a `kind=` that is invalid, or whose library is not installed."""
     if kind is not None:
         choice("kind", kind, get_args(Kind))
         if (
@@ -104,8 +104,8 @@ def checked_kind(kind: Kind | None) -> Kind | None:
 
 
 def note_written(tensors: Mapping[str, Any]) -> None:
-    """Tells torch that its tensors are written to: a backward pass that needs the old values then
-    fails."""
+    """Notes in torch that its tensors are written to: a backward pass that needs the old values
+    then fails."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -115,7 +115,8 @@ def note_written(tensors: Mapping[str, Any]) -> None:
 
 
 def known(weights: Any) -> Mapping[Any, Any] | None:
-    """The weights as a mapping, if they are a mapping or a module of torch; None for a stream."""
+    """Returns the weights as a mapping, if they are a mapping or a module of torch; None for a
+    stream."""
     if isinstance(weights, Mapping):
         return weights
     is_module = hasattr(weights, "state_dict") and hasattr(weights, "named_parameters")
@@ -127,7 +128,7 @@ def known(weights: Any) -> Mapping[Any, Any] | None:
 
 
 def kind_of(value: Any) -> Kind:
-    """The library whose tensor this is: `"torch"`, `"numpy"`, or `"deltachain"` for everything
+    """Returns the library of a tensor: `"torch"`, `"numpy"`, or `"deltachain"` for everything
     else."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -139,7 +140,8 @@ def kind_of(value: Any) -> Kind:
 
 @cache
 def numpy_dtype(name: str) -> Any:
-    """The numpy dtype for a dtype of the format; from `ml_dtypes` if numpy has none."""
+    """Returns the numpy dtype for a dtype of the format; from `ml_dtypes` if numpy does not have
+    it."""
     import numpy
 
     if name not in _NAMES:
@@ -157,7 +159,7 @@ def numpy_dtype(name: str) -> Any:
 
 @cache
 def torch_dtype(name: str) -> Any:
-    """The torch dtype for a dtype of the format."""
+    """Returns the torch dtype for a dtype of the format."""
     import torch
 
     dtype = getattr(torch, _NAMES.get(name, "float4_e2m1fn_x2" if name == "F4" else ""), None)
@@ -167,10 +169,10 @@ def torch_dtype(name: str) -> Any:
 
 
 def check_dtype(kind: Kind, dtype: str, name: str) -> None:
-    """Refuses a dtype that the library of a kind does not have, of the tensor with this name.
+    """Refuses a dtype that the library of a kind does not have, for the tensor with this name.
 
     Raises:
-        UsageError: if so.
+        UsageError: if the library does not have it.
     """
     try:
         if kind == "torch":
@@ -182,13 +184,13 @@ def check_dtype(kind: Kind, dtype: str, name: str) -> None:
 
 
 def name_of(value: Any) -> str:
-    """The format's name of a tensor's dtype."""
+    """Returns the format's name of a tensor's dtype."""
     return value.dtype if isinstance(value, Tensor) else dtype_name(value.dtype)
 
 
 def dtype_name(dtype: Any) -> str:
-    """The format's name of a dtype of torch or numpy; its own name if the format has none. Numpy
-    names an order of bytes, such as `>f4`, only if it is not the machine's."""
+    """Returns the format's name of a torch or numpy dtype, or its own name if the format does not
+    have it. Numpy names a byte order, such as `>f4`, only if it is not the machine's."""
     text = str(dtype).removeprefix("torch.")
     return (
         "F4"
@@ -198,7 +200,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def zeros(kind: Kind, dtype: str, shape: list[int]) -> Any:
-    """A new tensor of zeros."""
+    """Returns a new tensor of zeros."""
     if kind == "torch":
         return _of_torch(dtype, shape)
     if kind == "numpy":
@@ -206,7 +208,7 @@ def zeros(kind: Kind, dtype: str, shape: list[int]) -> Any:
 
         return numpy.zeros(shape, dtype=numpy_dtype(dtype))
     tensor = Tensor(dtype, shape, b"")
-    # Large tensors get zero pages lazily, from the threads that write them.
+    # Large tensors get zero pages lazily, in the threads that write them.
     tensor.data = (
         bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
     )
@@ -214,7 +216,8 @@ def zeros(kind: Kind, dtype: str, shape: list[int]) -> Any:
 
 
 def allocator(base: Any, kind: Kind | None) -> Callable[[list[_native.TensorForm]], dict[str, Any]]:
-    """Makes tensors of `kind`; by default, of the same kind as in `base`."""
+    """Returns a function that makes tensors of `kind`; by default, of the same kind as in
+    `base`."""
     like: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
     usual = checked_kind(kind) or (kind_of(next(iter(like.values()))) if like else "deltachain")
 
@@ -232,7 +235,8 @@ def allocator(base: Any, kind: Kind | None) -> Callable[[list[_native.TensorForm
 
 
 def shaped(kind: Kind, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> Any:
-    """A tensor of `kind` over existing bytes, without a copy: read-only, except in torch."""
+    """Returns a tensor of `kind` over existing bytes, without a copy: read-only, except in
+    torch."""
     if kind == "torch":
         return _of_torch(dtype, shape, data)
     if kind == "numpy":
@@ -245,7 +249,7 @@ def shaped(kind: Kind, dtype: str, shape: tuple[int, ...] | list[int], data: Any
 
 
 def _of_torch(dtype: str, shape: tuple[int, ...] | list[int], data: Any = b"") -> Any:
-    """A tensor of torch over existing bytes; of zeros if there are none."""
+    """Returns a torch tensor over existing bytes; of zeros if there are none."""
     import torch
 
     own = Tensor(dtype, shape, b"")
@@ -255,21 +259,22 @@ def _of_torch(dtype: str, shape: tuple[int, ...] | list[int], data: Any = b"") -
         flat = torch.zeros(own.nbytes, dtype=torch.uint8)
     if dtype != "F4":
         return flat.view(torch_dtype(dtype)).reshape(own.shape)
-    # torch counts bytes of two elements of F4. Rows of an odd length share bytes, so that torch
-    # has them only as one row.
+    # torch counts bytes of two elements of F4. Rows of odd length share bytes, so torch has such
+    # tensors only as one row.
     if not shape or shape[-1] % 2:
         return flat.view(torch_dtype(dtype))
     return flat.view(torch_dtype(dtype)).reshape([*shape[:-1], shape[-1] // 2])
 
 
 def writable(data: Any) -> Any:
-    """The same bytes as a writable buffer, which torch needs."""
+    """Returns the bytes as a writable buffer, which torch needs."""
     return data.writable() if isinstance(data, _native.Buffer) else data
 
 
 def piece_sums(pieces: Sequence[Any]) -> Any:
-    """The sums of pieces of memory (SPEC section 24), which show whether other code has written to
-    it: any single element for certain. They are computed together, on the device of the memory.
+    """Computes the sums of pieces of memory (SPEC section 24), which show whether other code has
+    written to it: always for a single element. They are computed together, on the device of the
+    memory.
 
     Args:
         pieces: tensors of torch with one dimension, of one dtype, of one length and on one device,
@@ -284,7 +289,7 @@ def piece_sums(pieces: Sequence[Any]) -> Any:
 
 
 def usual_kind() -> Kind:
-    """The default kind of patches."""
+    """Returns the default kind of patches."""
     return (
         "torch" if "torch" in sys.modules else "numpy" if "numpy" in sys.modules else "deltachain"
     )

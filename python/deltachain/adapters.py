@@ -1,5 +1,5 @@
-"""For those who write adapters for inference engines and trainers: what the project's own adapters
-are made of."""
+"""Building blocks of the project's own adapters, for authors of adapters for inference engines and
+trainers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The errors of files that are no links, or broken ones, that few programs tell from a
-`CorruptError`: `rule` says more."""
+"""Errors of files that are not links, or that are broken links. Few programs need to distinguish
+them from a `CorruptError`: `rule` says more."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""A chain that is followed under asyncio: each call runs in a thread, so that the event loop goes
-on, and ends with the task that awaits it.
+"""Follows a chain under asyncio: each call runs in a thread, so that the event loop continues, and
+ends with the task that awaits it.
 
     python asyncio_follower.py
 
-Publishes versions to a temporary directory meanwhile, and checks each one that it has followed.
+Meanwhile it publishes versions to a temporary directory, and checks each version that it has
+followed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ VERSIONS = 5
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any, **settings: Any) -> T:
-    """Calls `work(*arguments, stop=..., **settings)` in a thread. If the task is cancelled, it
-    stops the work and waits until that has ended: a subscriber is for one thread at a time."""
+    """Calls `work(*arguments, stop=..., **settings)` in a thread. If the task is cancelled, stops
+    the work and waits until it has ended: only one thread at a time may use a subscriber."""
     stop = threading.Event()
     call = functools.partial(work, *arguments, stop=stop, **settings)
     # A future and not a task: the end of the loop cancels all tasks.
@@ -35,14 +36,14 @@ async def in_thread(work: Callable[..., T], *arguments: Any, **settings: Any) ->
         except asyncio.CancelledError:
             stop.set()
     if stop.is_set():
-        # The result of the work does not matter any more.
+        # The result of the work is not needed any more.
         done.exception()
         raise asyncio.CancelledError
     return done.result()
 
 
 async def follow(subscriber: dc.Subscriber) -> AsyncIterator[dc.Update]:
-    """Each new version. Apply it before you ask for the next one."""
+    """Yields each new version. Apply it before you ask for the next one."""
     while update := await in_thread(lambda stop: next(subscriber.follow(stop=stop), None)):
         yield update
 

@@ -1,9 +1,9 @@
 """A trainer in bfloat16 whose checkpoint is quantised: weights as float8 e4m3 with a scale for each
-block of 128x128, as the checkpoints of DeepSeek-V3 and its like have them.
+block of 128x128, as in DeepSeek-V3 and similar checkpoints.
 
     with dc.Publisher(url, like=dc.Like("DeepSeek-V3/", Fp8Blocks("DeepSeek-V3/"))) as pub: ...
 
-Needs torch. `python fp8_blocks.py` publishes a small model so, and reads it back.
+Needs torch. `python fp8_blocks.py` publishes a small model in this way, and reads it back.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LARGEST = torch.finfo(torch.float8_e4m3fn).max  # 448
 
 
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight as float8 e4m3, and the float32 numbers that the blocks have to be multiplied by to
-    get it back. The last block of a row or column may be smaller."""
+    """Returns a weight as float8 e4m3, and the float32 factors by which the blocks are multiplied
+    to get it back. The last block of a row or column may be smaller."""
     rows, columns = weight.shape
     down, across = -(-rows // BLOCK), -(-columns // BLOCK)
     padded = torch.nn.functional.pad(
@@ -33,17 +33,17 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     )
     blocks = padded.view(down, BLOCK, across, BLOCK)
     scale = blocks.abs().amax(dim=(1, 3)) / LARGEST
-    # Any scale is right for a block of zeros.
+    # A block of zeros can have any scale.
     scale = torch.where(scale == 0, torch.ones_like(scale), scale)
     shrunk = blocks / scale[:, None, :, None]
-    # A quotient may be rounded up to above the largest number, which e4m3 would make a NaN.
+    # A quotient may be rounded up to more than the largest number, which would become NaN in e4m3.
     fp8 = shrunk.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
     whole = fp8.view(torch.uint8).view(padded.shape)[:rows, :columns].contiguous()
     return whole.view(torch.float8_e4m3fn), scale
 
 
 class Fp8Blocks:
-    """Quantises the weights that a checkpoint has quantised; for `Like(transform=...)`."""
+    """Quantises the weights that are quantised in a checkpoint; for `Like(transform=...)`."""
 
     def __init__(self, checkpoint: str | Path) -> None:
         self.names: set[str] = set()

@@ -1,10 +1,10 @@
-"""A server that answers with the newest weights: they are exchanged between two requests, and each
-answer says which version gave it.
+"""A server that answers with the newest weights: they are switched between two requests, and each
+answer names its version.
 
     python serve_latest.py [--numpy]
 
-Publishes a few versions of a small model to a temporary directory meanwhile, asks the server, and
-checks that each answer is that of the version that it names.
+Meanwhile it publishes a few versions of a small model to a temporary directory, sends requests to
+the server, and checks that each answer is that of the version that it names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSIONS = 6
 
 
 class Engine:
-    """Weights in memory, and a lock that keeps requests and exchanges apart."""
+    """Weights in memory, and a lock that separates requests from switches."""
 
     def __init__(self) -> None:
         self.weights: dict[str, Any] = {}
@@ -35,7 +35,7 @@ class Engine:
         self.paused = threading.Lock()
 
     def load(self, patch: dc.Patch) -> None:
-        """Takes a patch: some values of a tensor, or all."""
+        """Applies a patch: some values of a tensor, or all."""
         if patch.indices is None:
             # Arrays of a patch are read-only.
             self.weights[patch.name] = copy.deepcopy(patch.values)
@@ -43,7 +43,7 @@ class Engine:
             self.weights[patch.name].reshape(-1)[patch.indices] = patch.values
 
     def answer(self, question: int) -> dict[str, Any]:
-        """The value of the weight that is asked for, and the sum of all, which belong to one
+        """Returns the value of the requested weight, and the sum of all, which belong to one
         version."""
         with self.paused:
             weight = self.weights["weight"]
@@ -55,10 +55,10 @@ class Engine:
 
 
 def follow(engine: Engine, chain: str, kind: str, stop: threading.Event) -> None:
-    """Brings the engine to each new version."""
+    """Updates the engine to each new version."""
     subscriber = dc.Subscriber(chain, kind=kind)
     for update in subscriber.follow(stop=stop, poll=0.05, poll_longest=0.05):
-        # Everything has been fetched and proven; requests wait only while values are exchanged.
+        # Everything has been downloaded and proven; requests wait only while values are switched.
         with engine.paused, update.applying() as patches:
             for patch in patches:
                 engine.load(patch)
@@ -84,7 +84,7 @@ def server(engine: Engine) -> ThreadingHTTPServer:
 
 
 def weights(kind: str, version: int) -> dict[str, Any]:
-    """Version `version` of the model: ones, of which some have become numbers."""
+    """Returns version `version` of the model: ones, some of which have become numbers."""
     if kind == "torch":
         import torch
 
@@ -100,7 +100,9 @@ def weights(kind: str, version: int) -> dict[str, Any]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    arguments.add_argument("--numpy", action="store_true", help="do without torch")
+    arguments.add_argument(
+        "--numpy", action="store_true", help="use numpy even if torch is installed"
+    )
     kind = (
         "torch"
         if importlib.util.find_spec("torch") and not arguments.parse_args().numpy

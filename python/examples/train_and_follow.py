@@ -1,9 +1,9 @@
-"""A network is trained, and each step is published as a version. A second process follows them, in
+"""Trains a network, and publishes each step as a version. A second process follows the versions, in
 memory and on disk, and computes the same logits, bit for bit.
 
     python train_and_follow.py [--steps 5] [--numpy] [CHAIN]
 
-It takes torch if that is installed, otherwise numpy, which is the only thing that has to be.
+Uses torch if that is installed, otherwise numpy, which is the only requirement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZES = (2, 64, 64, 3)  # points of the plane, two hidden layers, three spirals
 
 
 def spirals() -> tuple[list[list[float]], list[int]]:
-    """Points of three spirals, and which one each is of."""
+    """Returns points of three spirals, and the spiral of each."""
     from math import cos, sin
 
     arms = [(step / 100, arm) for step in range(1, 101) for arm in range(3)]
@@ -34,7 +34,7 @@ def spirals() -> tuple[list[list[float]], list[int]]:
 
 
 class TorchNetwork:
-    """Trained in float32, served in bfloat16, as large models are."""
+    """A network trained in float32 and served in bfloat16, like large models."""
 
     def __init__(self) -> None:
         import torch
@@ -58,7 +58,7 @@ class TorchNetwork:
         return loss.item()
 
     def stream(self) -> Any:
-        """Names and tensors, one after another, as trainers give them that gather them from many
+        """Yields names and tensors, one after another, like trainers that gather them from many
         processes."""
         for name, parameter in self.model.state_dict().items():
             yield name, parameter.to(self.torch.bfloat16)
@@ -107,7 +107,7 @@ class NumpyNetwork:
         for number in reversed(range(len(SIZES) - 1)):
             weight = self.weights[f"{number}.weight"]
             below = (slope @ weight.T) * (1 - layers[number] ** 2)
-            # Few weights are worth a change, as with a small learning rate and few bits.
+            # Changes only few weights, as with a small learning rate and few bits.
             step = layers[number].T @ slope
             weight -= self.np.where(abs(step) > self.np.quantile(abs(step), 0.9), 0.1 * step, 0)
             self.weights[f"{number}.bias"] -= 0.1 * slope.sum(0)
@@ -130,7 +130,7 @@ def short(logits: bytes) -> str:
 
 
 def train(chain: str, name: str, steps: int) -> list[str]:
-    """Publishes a version after each step; digests of the logits that each must give."""
+    """Publishes a version after each step. Returns the digests of the logits of each."""
     net, expected = network(name), []
     with dc.Publisher(chain) as pub:
         for step in range(steps):
@@ -148,7 +148,7 @@ def train(chain: str, name: str, steps: int) -> list[str]:
 
 
 def follow(chain: str, name: str, steps: int, folder: str) -> None:
-    """Prints what each version gives, from memory and from files."""
+    """Prints the digests of each version's logits, from memory and from files."""
     net = network(name)
     served: dict[str, Any] = {}
     memory = dc.Subscriber(chain, kind=name)
@@ -174,10 +174,12 @@ def follow(chain: str, name: str, steps: int, folder: str) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     arguments.add_argument(
-        "chain", nargs="?", help="where the versions go; a temporary directory by default"
+        "chain", nargs="?", help="the chain; by default, one in a temporary directory"
     )
     arguments.add_argument("--steps", type=int, default=5)
-    arguments.add_argument("--numpy", action="store_true", help="do without torch")
+    arguments.add_argument(
+        "--numpy", action="store_true", help="use numpy even if torch is installed"
+    )
     arguments.add_argument("--follow", metavar="FOLDER", help=argparse.SUPPRESS)
     given = arguments.parse_args()
     name = "torch" if importlib.util.find_spec("torch") and not given.numpy else "numpy"

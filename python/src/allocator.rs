@@ -1,6 +1,6 @@
-//! The package's memory allocator. The allocator of glibc keeps long pieces that are freed, for
-//! each thread that ever freed one; this package lives for days in processes that need the memory
-//! themselves, so it asks the system for long pieces and gives them back at once.
+//! The package's memory allocator. glibc's allocator keeps large freed allocations, separately for
+//! each thread. This package runs for days in processes that need the memory themselves, so it maps
+//! large allocations from the system and unmaps them as soon as they are freed.
 #![allow(
     unsafe_code,
     reason = "an allocator is unsafe code by its nature; the reason stands at each block"
@@ -11,7 +11,7 @@ use std::ptr;
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
-/// From this many bytes on, pieces come from the system.
+/// Minimum number of bytes of an allocation that is mapped from the system.
 const LONG: usize = 1 << 20;
 
 /// The system aligns memory to pages of at least this many bytes.
@@ -26,7 +26,7 @@ fn is_long(layout: Layout) -> bool {
     layout.size() >= LONG && layout.align() <= PAGE
 }
 
-/// A long piece of zeros; null if there is no room.
+/// Maps zeroed memory. Returns null if there is no room.
 fn long(bytes: usize) -> *mut u8 {
     // SAFETY: A mapping at an address that the system chooses overlaps nothing.
     let mapped = unsafe {
@@ -40,9 +40,9 @@ fn long(bytes: usize) -> *mut u8 {
     mapped.map_or(ptr::null_mut(), <*mut _>::cast)
 }
 
-// SAFETY: Whether a piece is long follows from its layout, which callers hand in again when they
-// free it, so that each goes back to where it came from. A mapping has all of its bytes, aligned to
-// a page, and belongs to nobody else.
+// SAFETY: Only the layout decides whether an allocation is mapped, and callers pass the same layout
+// when they free it, so each allocation returns to where it came from. A mapping has all of its
+// bytes, is aligned to a page, and is not shared with any other allocation.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_long(layout) {
@@ -79,14 +79,15 @@ unsafe impl GlobalAlloc for Allocator {
             // SAFETY: The caller's promise is the same.
             (false, false) => unsafe { System.realloc(piece, layout, bytes) },
             (true, true) => {
-                // SAFETY: The caller says that the piece has this length; the old place is not used
-                // any more.
+                // SAFETY: The caller says that the piece has this length; the old address is not
+                // used any more.
                 let moved =
                     unsafe { mremap(piece.cast(), layout.size(), bytes, MremapFlags::MAYMOVE) };
                 moved.map_or(ptr::null_mut(), <*mut _>::cast)
             }
             _ => {
-                // SAFETY: Both pieces have as many bytes as are copied, and are not the same.
+                // SAFETY: Both pieces have at least as many bytes as are copied, and they do not
+                // overlap.
                 unsafe {
                     let other = self.alloc(new);
                     if !other.is_null() {

@@ -1,4 +1,4 @@
-//! The content of a directory that a subscriber keeps, perhaps another process's.
+//! The content of a subscriber's directory, which may belong to another process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,8 +10,7 @@ use crate::errors::usage;
 use crate::store::report;
 use crate::work::{How, run};
 
-/// The report about a follower's directory. `max_lag` is a number of versions, or a time such as
-/// `10m`.
+/// Reports on a follower's directory. `max_lag` is a number of versions, or a time such as `10m`.
 #[pyfunction]
 pub(crate) fn status<'py>(
     py: Python<'py>,
@@ -24,7 +23,7 @@ pub(crate) fn status<'py>(
     report(py, &found)
 }
 
-/// Whether a subscriber manages this directory, or did.
+/// True if a subscriber manages this directory, or once did.
 #[pyfunction]
 pub(crate) fn is_managed(directory: PathBuf) -> bool {
     deltachain_store::is_managed(&directory)
@@ -41,8 +40,8 @@ pub(crate) struct FoundVersion {
     metadata: BTreeMap<String, String>,
 }
 
-/// A version in a subscriber's directory: the one that is shown if `version` is None. None if it is
-/// not there.
+/// Finds a version in a subscriber's directory; the current one if `version` is None. Returns None
+/// if the version is not there.
 #[pyfunction]
 pub(crate) fn find_version(
     py: Python<'_>,

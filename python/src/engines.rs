@@ -1,4 +1,4 @@
-//! Inference servers of vLLM that a trainer brings to each version.
+//! vLLM inference servers that a trainer updates to each version.
 
 use std::error::Error as _;
 use std::path::PathBuf;
@@ -12,26 +12,26 @@ use pyo3::prelude::*;
 use crate::errors::{own, raised, usage};
 use crate::work::{How, OfProcess, Watch, run_apart};
 
-/// The name that servers give a version, by its number and state digest.
+/// Returns the name that servers report for a version, from its number and state digest.
 #[pyfunction]
 pub(crate) fn version_name(version: u64, digest: &str) -> String {
     deltachain::chain::version_name(version, digest)
 }
 
-/// The reason why a version does not fit the model in this directory, by names and shapes; None if
-/// it fits, or if that is unknown.
+/// Compares the names and shapes of a version's tensors with the model in this directory. Returns
+/// the reason if the version does not fit; None if it fits, or if that is unknown.
 #[pyfunction]
 pub(crate) fn misfit(model: PathBuf, version: Shapes) -> Option<String> {
     deltachain_engines::misfit(&model, &version)
 }
 
-/// Servers of vLLM that a trainer brings to each version, all at the same time.
+/// vLLM servers that a trainer updates to each version, all at the same time.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Servers(OfProcess<EngineServers>);
 
 impl Servers {
-    /// Does something with all servers. The first failure is raised, with those of the others as
-    /// notes.
+    /// Runs a step on all servers. Raises the first failure, with the failures of the other servers
+    /// as notes.
     fn with_all(
         &self,
         py: Python<'_>,
@@ -62,8 +62,8 @@ impl Servers {
 
 #[pymethods]
 impl Servers {
-    /// Servers at these URLs; the settings for their backend are JSON, `name` is what this process
-    /// calls itself, `pause` says what becomes of running requests.
+    /// Makes servers at these URLs. `backend` is a JSON object for their backend, `name` is the
+    /// name of this process, and `pause` says what happens to running requests.
     #[new]
     fn new(
         py: Python<'_>,
@@ -84,7 +84,7 @@ impl Servers {
         )))
     }
 
-    /// Waits until they answer, and tells their backends where the chain is.
+    /// Waits until all servers answer, and tells their backends where the chain is.
     fn begin(&self, py: Python<'_>) -> PyResult<()> {
         self.with_all(py, |servers, watch| {
             servers.begin(&|time, reason| {
@@ -96,36 +96,35 @@ impl Servers {
         })
     }
 
-    /// Waits until they can load a version without waiting for it.
+    /// Waits until the servers can load a version without delay.
     fn prepare(&self, py: Python<'_>, version: u64) -> PyResult<()> {
         self.with_all(py, |servers, watch| {
             servers.prepare(version, &|time| watch.wait(time))
         })
     }
 
-    /// Pauses them, and begins an update.
+    /// Pauses all servers, and begins an update.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         self.with_all(py, |servers, _| servers.start())
     }
 
-    /// Makes them load a version.
+    /// Loads a version into the servers.
     fn update(&self, py: Python<'_>, version: u64, digest: String) -> PyResult<()> {
         self.with_all(py, |servers, _| servers.update(version, &digest))
     }
 
-    /// Ends the update; they are paused afterwards. If any has failed, all go on that hold a whole
-    /// version.
+    /// Ends the update. The servers stay paused until `resume`; if one has failed, all servers that
+    /// hold a whole version are resumed at once.
     fn finish(&self, py: Python<'_>, name: String) -> PyResult<()> {
         self.with_all(py, |servers, _| servers.finish(&name))
     }
 
-    /// Lets those go on that have been brought to a version, and ends an update that was not
-    /// finished.
+    /// Resumes the servers that have a new version, and ends an update that was not finished.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
         self.with_all(py, |servers, _| servers.resume())
     }
 
-    /// Other processes may bring them versions.
+    /// Ends this process's claim, so that other processes may update the servers.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         self.with_all(py, |servers, _| {
             servers.end();

@@ -8,7 +8,8 @@ use deltachain_store::{Face, advice};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-/// An error of the library as an exception of its class, with all that is known of the place.
+/// Converts an error of the library to an exception of its class, with everything known about the
+/// place.
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     make(py, error).unwrap_or_else(|other| other)
 }
@@ -36,8 +37,8 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     ))
 }
 
-/// The advice for an error of each class of SPEC section 11 that Python code raises itself: those
-/// of rules, and the two that have none.
+/// Returns the advice for each class of SPEC section 11, for errors that Python code raises itself:
+/// the classes of rules, and the two classes without rules.
 #[pyfunction]
 pub(crate) fn class_advice() -> BTreeMap<&'static str, &'static str> {
     let classes = RULES
@@ -49,19 +50,19 @@ pub(crate) fn class_advice() -> BTreeMap<&'static str, &'static str> {
         .collect()
 }
 
-/// The caller's `stop` has ended what was waited for.
+/// Returns the error of a wait that the caller's `stop` has ended.
 pub(crate) fn cancelled(py: Python<'_>) -> PyErr {
     own(py, "CANCELLED", "stopped; nothing has changed", None)
 }
 
-/// The exception class for an error class of SPEC section 11, or for `IN_USE`, `TIMEOUT`,
+/// Returns the exception class for an error class of SPEC section 11, or for `IN_USE`, `TIMEOUT`,
 /// `CANCELLED`, `TORN`, `FORKED` and `INTERNAL`.
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     let classes = py.import("deltachain._errors")?.getattr("CLASSES")?;
     Ok(classes.get_item(name)?.cast_into::<PyType>()?)
 }
 
-/// An exception of a class that only this package has.
+/// Makes an exception of the class with this name, for errors that the Rust library does not have.
 pub(crate) fn own(py: Python<'_>, name: &str, message: &str, file: Option<&str>) -> PyErr {
     let made = (|| {
         let fields = PyDict::new(py);
@@ -71,7 +72,7 @@ pub(crate) fn own(py: Python<'_>, name: &str, message: &str, file: Option<&str>)
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Same as [`own`], with more specific advice than that of the class.
+/// Same as [`own`], with more specific advice than the class has, instead of a file.
 pub(crate) fn advised(py: Python<'_>, name: &str, message: &str, advice: &str) -> PyErr {
     let made = (|| {
         let fields = PyDict::new(py);
@@ -81,22 +82,23 @@ pub(crate) fn advised(py: Python<'_>, name: &str, message: &str, advice: &str) -
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
-/// The error for an object that is used after it was closed.
+/// Returns the error for an object that is used after it was closed.
 pub(crate) fn closed(py: Python<'_>) -> PyErr {
     advised(py, "USAGE", "USAGE: it has been closed", "open another one")
 }
 
-/// Something has panicked; what, Rust has written to stderr.
+/// Returns the error for a panic, whose message Rust has written to stderr.
 pub(crate) fn internal(py: Python<'_>) -> PyErr {
     own(
         py,
         "INTERNAL",
-        "deltachain has a bug: please report it, with what stands in stderr",
+        "deltachain has a bug: please report it, with the output on stderr",
         None,
     )
 }
 
-/// An argument that is not what is wanted, such as `threads= must be a whole number`.
+/// Returns the error for an argument with an invalid value. `wanted` is a text such as
+/// `threads= must be a whole number`.
 pub(crate) fn refused(given: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
     let shown = given
         .repr()
@@ -104,7 +106,7 @@ pub(crate) fn refused(given: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
     usage(given.py(), format!("{wanted}, not {shown}"), None)
 }
 
-/// The caller erred: a value that makes no sense, of the tensor that is named.
+/// Returns a USAGE error, about a tensor if one is named.
 pub(crate) fn usage(py: Python<'_>, message: impl Into<String>, tensor: Option<&str>) -> PyErr {
     let error = Error::usage(message);
     raised(

@@ -1,4 +1,4 @@
-//! Forms and digests of tensors, as Python gets them.
+//! Forms and digests of tensors, for Python.
 
 use deltachain::tensor::{Digest, TensorInfo};
 use pyo3::prelude::*;

@@ -1,8 +1,9 @@
-//! The end of the interpreter: no thread of this library may wait for the interpreter's lock when
-//! it has gone, because Python ends threads that do so in a way that Rust cannot survive.
+//! Protects the library's threads when the interpreter ends: none may wait for the interpreter's
+//! lock then, because Python ends such threads in a way that Rust cannot survive.
 //!
-//! A thread that is not Python's own goes through the gate before it takes the lock. At exit the
-//! gate is closed: the threads inside come out first, and no other one enters.
+//! A thread that Python did not start enters the gate before it takes the lock, and so does a
+//! caller's thread that takes the lock again after waiting for work. At exit the gate is closed: no
+//! more threads enter, and the interpreter waits until the threads inside have left.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -14,10 +15,10 @@ use pyo3::prelude::*;
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// Time that the end waits for calls under way, which may be in the caller's code.
+/// Maximum time that [`leave`] waits for running calls, which may be in the caller's code.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Being inside.
+/// Guard of a thread that is inside the gate.
 pub(crate) struct Inside(());
 
 impl Drop for Inside {
@@ -26,19 +27,19 @@ impl Drop for Inside {
     }
 }
 
-/// Enters, unless the gate is closed.
+/// Enters the gate, unless it is closed.
 pub(crate) fn enter() -> Option<Inside> {
     INSIDE.fetch_add(1, Ordering::SeqCst);
     let inside = Inside(());
     (!CLOSED.load(Ordering::SeqCst)).then_some(inside)
 }
 
-/// Whether the interpreter is about to end.
+/// True if the interpreter is about to end.
 pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::SeqCst)
 }
 
-/// Enters; where the gate is closed, the thread waits for the process to end.
+/// Enters the gate. If it is closed, blocks until the process ends.
 pub(crate) fn enter_or_wait() -> Inside {
     loop {
         if let Some(inside) = enter() {
@@ -48,7 +49,7 @@ pub(crate) fn enter_or_wait() -> Inside {
     }
 }
 
-/// Takes the interpreter's lock in a thread of this library.
+/// Runs `work` with the interpreter's lock, in a thread of this library.
 ///
 /// # Errors
 /// USAGE if the interpreter is about to end.
@@ -57,7 +58,7 @@ pub(crate) fn attach<T>(work: impl FnOnce(Python<'_>) -> T) -> Result<T> {
     Ok(Python::attach(work))
 }
 
-/// Closes the gate, and waits for those inside. Called when the interpreter is about to end.
+/// Closes the gate, and waits for the threads inside. Called when the interpreter is about to end.
 #[pyfunction]
 pub(crate) fn leave(py: Python<'_>) {
     CLOSED.store(true, Ordering::SeqCst);
@@ -69,7 +70,7 @@ pub(crate) fn leave(py: Python<'_>) {
     });
 }
 
-/// Threads of the parent are not in a child. Called in the child after a fork.
+/// Resets the count in the child after a fork, where the parent's threads do not exist.
 #[pyfunction]
 pub(crate) fn forked() {
     INSIDE.store(0, Ordering::SeqCst);

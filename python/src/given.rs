@@ -1,4 +1,4 @@
-//! States as callers give them: nothing, files, or mappings of tensors.
+//! States that callers pass: None, files, or mappings of tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,13 @@ use pyo3::prelude::*;
 
 use crate::tensors::Tensors;
 
-/// A state as the caller gives it.
+/// A state that the caller passes.
 pub(crate) enum GivenState {
-    /// None: the state without tensors.
+    /// None: the empty state.
     Nothing,
     /// A safetensors file, or a directory of them.
     Path(PathBuf),
-    /// A mapping.
+    /// A mapping from names to tensors.
     Tensors(Tensors),
 }
 

@@ -1,6 +1,6 @@
-//! Tensors of the caller's that follow a chain: where they lie, which is compared with that when
-//! they were bound whenever they are used, and how they are read and written: here, or on devices
-//! by torch.
+//! The caller's tensors that follow a chain. Before each use, the places of the tensors are
+//! compared with the places where they were bound. Tensors in CPU memory are read and written here,
+//! tensors on devices by torch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -22,34 +22,34 @@ use crate::places::{self, TensorPlace};
 use crate::tensors::{Finder, TensorBytes};
 use crate::work::{Caller, other};
 
-/// A given part of a tensor: an object that has some of it, and begin and end in its first
-/// dimensions.
+/// A part of a tensor that the caller provides: the tensor's name, the place of the object that
+/// holds the part, and the part's begin and end in each of the first dimensions.
 pub(crate) type GivenRow = (String, Py<TensorPlace>, Vec<(u64, u64)>);
 
 /// A part of a tensor on a device: row, first lane, and for each dimension its length, begin, end
 /// and stride.
 type PartRow = (usize, u64, Vec<(u64, u64, u64, u64)>);
 
-/// Sums of old and of new values of the lanes that change, by the address of what holds them and
-/// the number of 16 MiB there.
+/// Sums of the old and of the new values of changed lanes, by the address of the memory that holds
+/// them and the number of the 16 MiB piece in it.
 pub(crate) type RowSums = BTreeMap<(usize, u64), [Sums; 2]>;
 
-/// Lanes of 16 MiB: their numbers there, old and new values.
+/// Lanes of a piece of 16 MiB: their numbers in it, and their old and new values.
 type LanesOfPiece = (Vec<u32>, [Vec<u8>; 2]);
 
-/// A version that is prepared for them.
+/// A version that is prepared for the caller's tensors.
 pub(crate) type LentVersion =
     deltachain_store::PreparedVersion<deltachain_store::InPlace<LentMemory>>;
 
-/// The tensors.
+/// The caller's tensors, and the memory that holds them.
 pub(crate) struct LentMemory {
     rows: Arc<Vec<MemoryRow>>,
     tensors: LentTensors,
-    /// If they are wanted.
+    /// Sums of the staged changes; `None` if they are not wanted.
     sums: Option<Mutex<RowSums>>,
 }
 
-/// Tensors, by where torch is needed to read and write them.
+/// Tensors, by whether torch is needed to read and write them.
 enum LentTensors {
     Here(LentState<ByteView>),
     Device(DeviceTensors),
@@ -69,113 +69,211 @@ struct DeviceTensors {
     caller: Arc<Caller>,
 }
 
-/// Lanes that have been proven, and the rows that they are in: here, or on devices, as torch knows
-/// them.
+/// Staged lanes, and the numbers of the rows that they are in.
 pub(crate) struct LaneBatch {
     rows: Vec<usize>,
     lanes: StagedLanes,
 }
 
-/// Lanes, by where torch is needed to write them.
+/// Staged lanes, by whether torch is needed to write them.
 enum StagedLanes {
     Here(HostLanes),
     Device(Arc<Py<PyAny>>),
 }
 
+/// A range of bytes that is bound as a row.
+#[derive(PartialEq, Eq, Hash)]
+struct RowRange {
+    begin: usize,
+    length: usize,
+    /// Bytes of a lane.
+    width: usize,
+}
+
+/// Memory of a library other than torch.
+struct AloneRange {
+    begin: usize,
+    end: usize,
+    /// The name of the tensor.
+    name: String,
+}
+
+/// The memory of the caller's tensors, which are added one by one.
+struct GivenMemory<'a, 'py> {
+    infos: &'a [TensorInfo],
+    torch: Option<&'a Py<PyAny>>,
+    finder: Finder<'py>,
+    rows: Vec<MemoryRow>,
+    /// The bytes of each row, unless torch reads and writes them.
+    bytes: Vec<ByteView>,
+    regions: Vec<Region>,
+    /// The number of each row, unless torch counts them.
+    numbers: HashMap<RowRange, usize>,
+    alone: Vec<AloneRange>,
+}
+
+impl<'a, 'py> GivenMemory<'a, 'py> {
+    fn new(
+        py: Python<'py>,
+        infos: &'a [TensorInfo],
+        torch: Option<&'a Py<PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            infos,
+            torch,
+            finder: Finder::new(py)?,
+            rows: Vec::new(),
+            bytes: Vec::new(),
+            regions: Vec::new(),
+            numbers: HashMap::new(),
+            alone: Vec::new(),
+        })
+    }
+
+    /// Adds a tensor, or the part of it that `index` selects in its first dimensions.
+    fn add(
+        &mut self,
+        py: Python<'py>,
+        name: &str,
+        place: &Py<TensorPlace>,
+        index: Vec<Range<u64>>,
+    ) -> PyResult<()> {
+        let info = find(self.infos, name).map(|number| &self.infos[number]);
+        let info = info.ok_or_else(|| usage(py, "the tensor is not in the chain", Some(name)))?;
+        let width = info.dtype().lane_bytes();
+        let mut found = self.finder.locate(py, place.get())?;
+        if found.dtype != info.dtype() {
+            let text = format!(
+                "the chain has {}, but this memory {}: give memory of the chain's dtype",
+                info.dtype(),
+                found.dtype
+            );
+            return Err(usage(py, text, Some(name)));
+        }
+        if found.shape.contains(&0) {
+            self.regions.push(Region {
+                name: name.into(),
+                row: 0,
+                first: 0,
+                shape: found.shape,
+                strides: None,
+                index,
+            });
+            return Ok(());
+        }
+        let first = found.first_lane(width).ok_or_else(|| {
+            usage(
+                py,
+                "the tensor does not begin with a whole element",
+                Some(name),
+            )
+        })?;
+        let can_move = found.bytes.is_none();
+        let row = self.find_row(place.get().tensor(py), &mut found, width)?;
+        if !found.is_torch {
+            let (begin, length) = found.row;
+            self.alone.push(AloneRange {
+                begin,
+                end: begin + length,
+                name: name.into(),
+            });
+        }
+        if can_move {
+            self.rows[row].places.push(place.clone_ref(py));
+        }
+        self.regions.push(Region {
+            name: name.into(),
+            row,
+            first,
+            shape: found.shape,
+            strides: found.strides,
+            index,
+        });
+        Ok(())
+    }
+
+    /// Returns the number of the row that a tensor lies in. Adds the row if it is new.
+    fn find_row(
+        &mut self,
+        tensor: &Bound<'py, PyAny>,
+        found: &mut TensorLocation,
+        width: usize,
+    ) -> PyResult<usize> {
+        let (begin, length) = found.row;
+        let row = match self.torch {
+            Some(torch) => torch
+                .bind(tensor.py())
+                .call_method1("row", (tensor, width))?
+                .extract()?,
+            None => {
+                let range = RowRange {
+                    begin,
+                    length,
+                    width,
+                };
+                *self.numbers.entry(range).or_insert(self.rows.len())
+            }
+        };
+        if row == self.rows.len() {
+            self.rows.push(MemoryRow {
+                address: begin,
+                places: Vec::new(),
+            });
+            let own = || ByteView::of_address(begin, length, tensor.clone().unbind());
+            if self.torch.is_none() {
+                self.bytes.push(found.bytes.take().unwrap_or_else(own));
+            }
+        }
+        Ok(row)
+    }
+
+    /// Checks that memory of libraries other than torch does not overlap other memory. Views of
+    /// such memory are not resolved to the memory below them.
+    fn check_alone(&self, py: Python<'_>) -> PyResult<()> {
+        for AloneRange { begin, end, name } in &self.alone {
+            let overlaps = |row: &RowRange| {
+                let other = row.begin..row.begin + row.length;
+                other != (*begin..*end) && other.start < *end && *begin < other.end
+            };
+            if self.numbers.keys().any(overlaps) {
+                return Err(usage(
+                    py,
+                    "the tensor shares a part of its memory with another tensor",
+                    Some(name),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl LentMemory {
-    /// The memory of these tensors of a version, ascending by name; `torch` reads and writes them
-    /// if some are on a device.
+    /// Finds the memory of these tensors of a version, ascending by name. `torch` reads and writes
+    /// them if some are on a device.
     ///
     /// # Errors
-    /// USAGE if one is not of the dtype and the form that is wanted, cannot be written to, or
-    /// shares memory with another one.
+    /// USAGE if a tensor has the wrong dtype or form, is read-only, or shares memory with another
+    /// one.
     pub(crate) fn new(
         py: Python<'_>,
         infos: Vec<TensorInfo>,
         given: &[GivenRow],
         torch: Option<Py<PyAny>>,
-        (caller, wants_sums): (Arc<Caller>, bool),
+        caller: Arc<Caller>,
+        wants_sums: bool,
     ) -> PyResult<Self> {
-        let mut finder = Finder::new(py)?;
-        let mut rows: Vec<MemoryRow> = Vec::new();
-        let mut bytes = Vec::new();
-        let mut all = Vec::new();
-        let mut numbers: HashMap<(usize, usize, usize), usize> = HashMap::new();
-        let mut alone: Vec<(usize, usize, String)> = Vec::new();
+        let mut memory = GivenMemory::new(py, &infos, torch.as_ref())?;
         for (name, place, index) in given {
-            let (tensor, index) = (place.get().tensor(py), ranges(index));
-            let info = find(&infos, name).map(|number| &infos[number]);
-            let info =
-                info.ok_or_else(|| usage(py, "the tensor is not in the chain", Some(name)))?;
-            let width = info.dtype().lane_bytes();
-            let found = finder.located(py, place.get())?;
-            let can_move = found.bytes.is_none();
-            if found.dtype != info.dtype() {
-                let text = format!(
-                    "the chain has {}, this is {}: only memory of the chain's dtype",
-                    info.dtype(),
-                    found.dtype
-                );
-                return Err(usage(py, text, Some(name)));
-            }
-            let (begin, length) = found.row;
-            if found.shape.contains(&0) {
-                all.push(Region {
-                    name: name.into(),
-                    row: 0,
-                    first: 0,
-                    shape: found.shape,
-                    strides: None,
-                    index,
-                });
-                continue;
-            }
-            let first = found
-                .address
-                .checked_sub(begin)
-                .filter(|first| first.is_multiple_of(width));
-            let first = first.ok_or_else(|| {
-                usage(
-                    py,
-                    "the tensor does not begin with a whole element",
-                    Some(name),
-                )
-            })?;
-            let row = match &torch {
-                Some(torch) => torch
-                    .bind(py)
-                    .call_method1("row", (tensor, width))?
-                    .extract()?,
-                None => *numbers.entry((begin, length, width)).or_insert(rows.len()),
-            };
-            if row == rows.len() {
-                rows.push(MemoryRow {
-                    address: begin,
-                    places: Vec::new(),
-                });
-                let own = || ByteView::of_address(begin, length, tensor.clone().unbind());
-                if torch.is_none() {
-                    bytes.push(found.bytes.unwrap_or_else(own));
-                }
-            }
-            if !found.is_torch {
-                alone.push((begin, begin + length, name.into()));
-            }
-            if can_move {
-                rows[row].places.push(place.clone_ref(py));
-            }
-            let first = (first / width) as u64;
-            all.push(Region {
-                name: name.into(),
-                row,
-                first,
-                shape: found.shape,
-                strides: found.strides,
-                index,
-            });
+            memory.add(py, name, place, ranges(index))?;
         }
-        check_alone(py, &numbers, &alone)?;
-        let places = Places::new(infos, &all).map_err(|error| raised(py, &error))?;
+        memory.check_alone(py)?;
+        let GivenMemory {
+            rows,
+            bytes,
+            regions,
+            ..
+        } = memory;
+        let places = Places::new(infos, &regions).map_err(|error| raised(py, &error))?;
         let tensors = match torch {
             None => LentTensors::Here(LentState::placed(places, bytes)),
             Some(torch) => LentTensors::Device(DeviceTensors {
@@ -198,7 +296,7 @@ impl LentMemory {
         }
     }
 
-    /// Which elements of each tensor are here.
+    /// Lists the elements of each tensor that are in this process.
     fn elements(&self) -> Vec<Vec<&[Range<u64>]>> {
         let places = self.places();
         (0..places.tensors().len())
@@ -212,7 +310,7 @@ impl LentMemory {
             .collect()
     }
 
-    /// The sums of what has been staged since this was last asked, if they are wanted.
+    /// Takes the sums of the changes that were staged since the last call, if sums are wanted.
     pub(crate) fn take_sums(&self) -> RowSums {
         let Some(sums) = &self.sums else {
             return RowSums::new();
@@ -220,12 +318,12 @@ impl LentMemory {
         std::mem::take(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Refuses tensors that do not lie where they did.
+    /// Refuses tensors that have moved.
     fn check(&self, rows: &[usize]) -> Result<()> {
         gate::attach(|py| check(py, &self.rows, rows))?
     }
 
-    fn add_sums(&self, width: usize, spans: &[Span], (old, new): (&[u8], &[u8])) {
+    fn add_sums(&self, width: usize, spans: &[Span], old: &[u8], new: &[u8]) {
         let Some(sums) = &self.sums else { return };
         let in_piece = PIECE_BYTES / width as u64;
         let mut all: BTreeMap<(usize, u64), LanesOfPiece> = BTreeMap::new();
@@ -242,7 +340,7 @@ impl LentMemory {
                     place / in_piece,
                 );
                 let (numbers, [olds, news]) = all.entry(key).or_default();
-                // Below 2^24.
+                // The number is below 2^24.
                 numbers.push(u32::try_from(place % in_piece).unwrap_or(0));
                 olds.extend_from_slice(&old[at..at + width]);
                 news.extend_from_slice(&new[at..at + width]);
@@ -259,8 +357,8 @@ impl LentMemory {
     }
 }
 
-/// Changes tensors here with the interpreter's lock, so that no code in Python moves them after
-/// they have been compared. A move without the lock is noticed afterwards.
+/// Changes tensors in CPU memory while holding the interpreter's lock, so that no Python code moves
+/// them after the check. The second check detects moves by code that does not hold the lock.
 fn still<T>(all: &[MemoryRow], rows: &[usize], change: impl FnOnce() -> Result<T>) -> Result<T> {
     gate::attach(|py| {
         check(py, all, rows)?;
@@ -271,8 +369,8 @@ fn still<T>(all: &[MemoryRow], rows: &[usize], change: impl FnOnce() -> Result<T
 }
 
 impl DeviceTensors {
-    /// Asks torch after checking that the tensors were not moved. Work that `changes` them is
-    /// followed by another check.
+    /// Runs `work` with torch in the caller's thread, after checking that the tensors have not
+    /// moved. If the work `changes` them, checks again afterwards.
     fn ask<T: Send + 'static>(
         &self,
         all: &Arc<Vec<MemoryRow>>,
@@ -348,29 +446,7 @@ fn ranges(index: &[(u64, u64)]) -> Vec<Range<u64>> {
     index.iter().map(|&(begin, end)| begin..end).collect()
 }
 
-/// Memory of other libraries than torch, whose views are not looked into, must not overlap other
-/// memory.
-fn check_alone(
-    py: Python<'_>,
-    rows: &HashMap<(usize, usize, usize), usize>,
-    alone: &[(usize, usize, String)],
-) -> PyResult<()> {
-    for (begin, end, name) in alone {
-        let overlaps = |&(other, length, _): &(usize, usize, usize)| {
-            (other, other + length) != (*begin, *end) && other < *end && *begin < other + length
-        };
-        if rows.keys().any(overlaps) {
-            return Err(usage(
-                py,
-                "the tensor shares a part of its memory with another one",
-                Some(name),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses tensors that do not lie where they did.
+/// Refuses tensors that have moved.
 fn check(py: Python<'_>, all: &[MemoryRow], rows: &[usize]) -> Result<()> {
     let places = rows
         .iter()
@@ -380,7 +456,7 @@ fn check(py: Python<'_>, all: &[MemoryRow], rows: &[usize]) -> Result<()> {
     moved.map_or(Ok(()), |place| Err(places::moved(place.name())))
 }
 
-/// Each row once, in order.
+/// Returns each row once, in ascending order.
 fn distinct(rows: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut rows: Vec<usize> = rows.collect();
     rows.sort_unstable();
@@ -400,11 +476,11 @@ fn no_row() -> Error {
     Error::usage("there is no such memory")
 }
 
-/// Spans as torch's side takes them.
+/// A span in the form that `deltachain/_device_memory.py` takes.
 type SpanRow = (usize, u64, Option<Buffer>, usize);
 
 fn span_row(span: Span) -> SpanRow {
-    // Below 2^31.
+    // Places are below 2^31.
     let places = span
         .places
         .map(|places| places.into_iter().map(u32::cast_signed).collect());
@@ -456,7 +532,7 @@ impl PlacedMemory for LentMemory {
         old: Vec<u8>,
         new: Vec<u8>,
     ) -> Result<LaneBatch> {
-        self.add_sums(width, &spans, (&old, &new));
+        self.add_sums(width, &spans, &old, &new);
         let rows = rows_of(&spans);
         let lanes = match &mut self.tensors {
             LentTensors::Here(state) => StagedLanes::Here(state.stage(width, spans, old, new)?),
@@ -565,7 +641,7 @@ fn listed<'py>(
 }
 
 impl LentMemory {
-    /// The row of the part that has all of a tensor.
+    /// Returns the row that holds a tensor, if one part has all of it.
     fn row(&self, tensor: usize) -> Option<usize> {
         self.places().whole(tensor).map(TensorPart::row)
     }
@@ -592,7 +668,7 @@ impl State for LentMemory {
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        // If the bytes cannot be shown, `read` says what is wrong.
+        // Without bytes, callers use `read`, which returns the error of a tensor that has moved.
         let LentTensors::Here(state) = &self.tensors else {
             return None;
         };
@@ -601,21 +677,21 @@ impl State for LentMemory {
     }
 }
 
-/// The processes of a group, by their object in Python.
+/// A group of processes, represented by an object in Python.
 pub(crate) struct ProcessGroup {
     pub(crate) ranks: Arc<Py<PyAny>>,
     pub(crate) caller: Arc<Caller>,
 }
 
 impl ProcessGroup {
-    /// This process's error as an exception.
+    /// Converts this process's error to an exception.
     fn exception(&self, error: Option<&Error>) -> Option<PyErr> {
         let error = error?;
         gate::attach(|py| self.caller.raised(py).unwrap_or_else(|| raised(py, error))).ok()
     }
 
-    /// The error that has come from another process, as far as it matters whether it is about the
-    /// memory.
+    /// Converts an error that comes from another process: to STATE_MISMATCH if its exception says
+    /// that the memory is not what it should be. Other errors stay as they are.
     fn told(&self, error: Error) -> Error {
         let is_of_memory = gate::attach(|py| {
             let raised = self.caller.raised(py);
@@ -624,14 +700,14 @@ impl ProcessGroup {
         if is_of_memory.unwrap_or(false) {
             return Error::refused(
                 ErrorClass::StateMismatch,
-                "another process has found other values",
+                "another process found other values",
             );
         }
         error
     }
 }
 
-/// Whether an exception says that the memory is not what it should be.
+/// True if an exception says that the memory is not what it should be.
 fn is_of_memory(raised: &Bound<'_, PyAny>) -> PyResult<bool> {
     let errors = raised.py().import("deltachain._errors")?;
     Ok(raised.is_instance(&errors.getattr("StateMismatchError")?)?
@@ -677,14 +753,7 @@ impl Peers for ProcessGroup {
         let (ranks, failed) = (Arc::clone(&self.ranks), self.exception(error));
         let voted = self.caller.ask(move |py| {
             let voted = ranks.bind(py).call_method1("vote", (failed,));
-            let of = |voted: Bound<'_, PyAny>| -> PyResult<_> {
-                if voted.is_none() {
-                    return Ok(None);
-                }
-                let is_other = is_of_memory(&voted)?;
-                Ok(Some((PyErr::from_value(voted), is_other)))
-            };
-            Ok(voted.and_then(of))
+            Ok(voted.and_then(failure_of))
         })?;
         match voted {
             Ok(None) => Ok(None),
@@ -697,7 +766,7 @@ impl Peers for ProcessGroup {
                 };
                 Ok(Some(Error::refused(class, "another process has failed")))
             }
-            // It is not known what the others have written.
+            // It is unknown what the other processes have written.
             Err(lost) => {
                 self.caller.raise_instead(lost);
                 Err(other("another process is lost"))
@@ -706,14 +775,23 @@ impl Peers for ProcessGroup {
     }
 }
 
-/// Tensors that have been found, until it is known what other processes have.
+/// Returns the exception that a vote has ended with, and whether it is about the memory.
+fn failure_of(voted: Bound<'_, PyAny>) -> PyResult<Option<(PyErr, bool)>> {
+    if voted.is_none() {
+        return Ok(None);
+    }
+    let is_of_memory = is_of_memory(&voted)?;
+    Ok(Some((PyErr::from_value(voted), is_of_memory)))
+}
+
+/// The caller's tensors, before it is known which tensors other processes have.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct FoundTensors(pub(crate) Mutex<Option<LentMemory>>);
 
 #[pymethods]
 impl FoundTensors {
-    /// The facts that other processes have to know: which elements are here, and the names of those
-    /// that are not needed.
+    /// Returns what other processes must know: the elements of each tensor that are in this
+    /// process, and the names of the tensors that it does not need.
     fn told(&self, py: Python<'_>, unused: Vec<String>) -> PyResult<Vec<u8>> {
         let lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let told = (
@@ -725,30 +803,12 @@ impl FoundTensors {
 }
 
 impl<'py> Finder<'py> {
-    /// The location of a tensor that can be written to.
-    fn located(&mut self, py: Python<'py>, place: &TensorPlace) -> PyResult<TensorLocation> {
+    /// Finds the location of a tensor, which must be writable.
+    fn locate(&mut self, py: Python<'py>, place: &TensorPlace) -> PyResult<TensorLocation> {
         let (name, object) = (place.name(), place.tensor(py));
         let is_torch = self.is_torch(object)?;
         if !is_torch && !self.is_numpy(object)? {
-            let (info, bytes) = self.find(name, object, true)?;
-            let TensorBytes::Here(bytes) = bytes else {
-                return Err(usage(
-                    py,
-                    "only memory of the CPU can be written to in place",
-                    Some(name),
-                ));
-            };
-            let (address, length) = (bytes.bytes().as_ptr().addr(), bytes.bytes().len());
-            let Region { shape, strides, .. } = Region::whole(&info, 0);
-            return Ok(TensorLocation {
-                dtype: info.dtype(),
-                shape,
-                strides,
-                address,
-                row: (address, length),
-                is_torch,
-                bytes: Some(bytes),
-            });
+            return self.locate_buffer(name, object);
         }
         let layout = place.layout(py)?;
         let dtype = self.dtype(name, &object.getattr("dtype")?)?;
@@ -760,17 +820,11 @@ impl<'py> Finder<'py> {
         if !is_torch && !object.getattr("flags")?.getattr("writeable")?.is_truthy()? {
             return Err(usage(py, "the array is read-only", Some(name)));
         }
-        let in_elements = |strides: Vec<i64>| -> Option<Vec<u64>> {
-            strides
-                .into_iter()
-                .map(|stride| (stride % width == 0).then_some(u64::try_from(stride / width).ok()?))
-                .collect()
-        };
         let strides = layout.strides.map(|strides| {
-            in_elements(strides).ok_or_else(|| {
+            in_elements(&strides, width).ok_or_else(|| {
                 usage(
                     py,
-                    "its elements lie in reverse, or between others",
+                    "negative or interleaved strides are not supported",
                     Some(name),
                 )
             })
@@ -779,16 +833,7 @@ impl<'py> Finder<'py> {
         let row = match layout.storage {
             Some(row) => row,
             None => {
-                let reach = layout
-                    .shape
-                    .iter()
-                    .zip(strides.iter().flatten())
-                    .map(|(length, stride)| length.saturating_sub(1) * stride);
-                let elements = if strides.is_some() {
-                    1 + reach.sum::<u64>()
-                } else {
-                    layout.shape.iter().product()
-                };
+                let elements = extent(&layout.shape, strides.as_deref());
                 let length = usize::try_from(elements.saturating_mul(width.unsigned_abs()));
                 (
                     layout.address,
@@ -796,20 +841,69 @@ impl<'py> Finder<'py> {
                 )
             }
         };
-        let (shape, address) = (layout.shape, layout.address);
         Ok(TensorLocation {
             dtype,
-            shape,
+            shape: layout.shape,
             strides,
-            address,
+            address: layout.address,
             row,
             is_torch,
             bytes: None,
         })
     }
+
+    /// Finds the location of an object with a buffer, of neither torch nor numpy.
+    fn locate_buffer(
+        &mut self,
+        name: &str,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<TensorLocation> {
+        let (info, bytes) = self.find(name, object, true)?;
+        let TensorBytes::Here(bytes) = bytes else {
+            return Err(usage(
+                object.py(),
+                "only CPU memory can be written in place",
+                Some(name),
+            ));
+        };
+        let address = bytes.bytes().as_ptr().addr();
+        let length = bytes.bytes().len();
+        let Region { shape, strides, .. } = Region::whole(&info, 0);
+        Ok(TensorLocation {
+            dtype: info.dtype(),
+            shape,
+            strides,
+            address,
+            row: (address, length),
+            is_torch: false,
+            bytes: Some(bytes),
+        })
+    }
 }
 
-/// Location of a tensor: in a row of bytes, with its address and length.
+/// Converts strides from bytes to elements of `width` bytes. Returns `None` if a stride is negative
+/// or not a multiple of `width`.
+fn in_elements(strides: &[i64], width: i64) -> Option<Vec<u64>> {
+    strides
+        .iter()
+        .map(|stride| (stride % width == 0).then_some(u64::try_from(stride / width).ok()?))
+        .collect()
+}
+
+/// Counts the elements from the first one of an array to its last one. A contiguous array has no
+/// strides.
+fn extent(shape: &[u64], strides: Option<&[u64]>) -> u64 {
+    let Some(strides) = strides else {
+        return shape.iter().product();
+    };
+    let reach = shape
+        .iter()
+        .zip(strides)
+        .map(|(length, stride)| length.saturating_sub(1) * stride);
+    1 + reach.sum::<u64>()
+}
+
+/// Location of a tensor in a row of bytes. `row` is the row's address and length.
 struct TensorLocation {
     dtype: deltachain::tensor::Dtype,
     shape: Vec<u64>,
@@ -817,6 +911,20 @@ struct TensorLocation {
     address: usize,
     row: (usize, usize),
     is_torch: bool,
-    /// The bytes of an object that does not move them.
+    /// The bytes, if the tensor is an object with a buffer, which does not move them.
     bytes: Option<ByteView>,
+}
+
+impl TensorLocation {
+    /// Returns the number of the first lane in the row, if the tensor begins with a whole lane of
+    /// `width` bytes.
+    fn first_lane(&self, width: usize) -> Option<u64> {
+        let (begin, _) = self.row;
+        let first = self.address.checked_sub(begin)?;
+        if first.is_multiple_of(width) {
+            Some((first / width) as u64)
+        } else {
+            None
+        }
+    }
 }

@@ -1,11 +1,11 @@
-//! `deltachain._native`: the library and the store library for Python. What users see is in
-//! `deltachain/*.py`, which gives it names, documentation and types; here are the functions that it
-//! calls.
+//! `deltachain._native`: the library and the store library for Python. The public names, their
+//! documentation and their types are in `deltachain/*.py`, which calls the functions here.
 
 #![allow(
     clippy::needless_pass_by_value,
     clippy::unused_self,
-    reason = "what Python calls takes values of its own, and gives every argument of the Python side its place"
+    reason = "what Python calls takes values of its own, and gives every argument of the Python \
+              side its place"
 )]
 
 #[cfg(target_os = "linux")]
@@ -71,7 +71,7 @@ mod native {
 
     use super::{Bound, PyModule, PyModuleMethods, PyResult, Python};
 
-    /// The command-line tool: runs it with these arguments and returns the exit code. The first
+    /// Runs the command-line tool with these arguments and returns the exit code. The first
     /// argument is the program's name.
     #[pyfunction]
     fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
@@ -79,7 +79,8 @@ mod native {
             .ok_or_else(|| internal(py))
     }
 
-    /// A text as it may be shown: without secret keys, and passwords and queries of URLs.
+    /// Removes secret keys from a text, and passwords and queries from its URLs, so that it may be
+    /// shown.
     #[pyfunction]
     fn without_secrets(text: &str) -> String {
         deltachain::without_secrets(text)

@@ -35,7 +35,7 @@ pub(crate) struct LinkTensor {
     name: String,
     /// `patch`, `set` or `remove`.
     operation: &'static str,
-    /// `None` if the tensor is removed, and so is its digest.
+    /// `None` if the tensor is removed; `digest` is `None` then, too.
     dtype: Option<String>,
     shape: Vec<u64>,
     digest: Option<String>,
@@ -69,7 +69,7 @@ impl LinkTensor {
     }
 }
 
-/// The fields of a header, by the names of `deltachain.reports.Header`.
+/// The fields of a header, with the field names of `deltachain.reports.Header`.
 #[derive(IntoPyObject)]
 struct HeaderFields {
     base: String,
@@ -97,13 +97,13 @@ impl HeaderFields {
     }
 }
 
-/// A link, shared by what works with it.
+/// A link that several operations share.
 pub(crate) type OpenLink = Arc<LinkReader<LinkSource>>;
 
 /// A link whose header and index have been read and checked.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Link {
-    /// Nothing once it has been closed.
+    /// `None` once the link has been closed.
     link: Mutex<Option<OpenLink>>,
     path: Option<PathBuf>,
 }
@@ -116,7 +116,7 @@ impl Link {
         }
     }
 
-    /// The link, unless it has been closed.
+    /// Returns the link, or an error if it has been closed.
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<OpenLink> {
         let link = self
             .link
@@ -126,7 +126,7 @@ impl Link {
         link.ok_or_else(|| usage(py, "the link has been closed", None))
     }
 
-    /// An error says which file it is about.
+    /// Adds the link's file to an error.
     fn named<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| match &self.path {
             Some(path) => error.in_file(path),
@@ -137,7 +137,7 @@ impl Link {
 
 #[pymethods]
 impl Link {
-    /// The path that it was opened by.
+    /// The path that the link was opened with; None if it is in memory.
     #[getter]
     fn path(&self) -> Option<PathBuf> {
         self.path.clone()
@@ -176,7 +176,7 @@ impl Link {
         Ok(HeaderFields::of(self.opened(py)?.header()))
     }
 
-    /// The tensors that it lists.
+    /// The tensors that the link lists.
     fn tensors(&self, py: Python<'_>) -> PyResult<Vec<LinkTensor>> {
         let link = self.opened(py)?;
         Ok(link.index().tensors.iter().map(LinkTensor::of).collect())
@@ -205,7 +205,7 @@ impl Link {
         )
     }
 
-    /// The changes in the tensors with these numbers in the index, ascending.
+    /// Returns the changes in the tensors with these numbers in the index, which must ascend.
     fn patches(
         &self,
         py: Python<'_>,
@@ -230,7 +230,7 @@ impl Link {
         collected.finish(py)
     }
 
-    /// The bytes of the link.
+    /// Copies the bytes of the link.
     fn to_bytes(&self, py: Python<'_>) -> PyResult<Buffer> {
         let link = self.opened(py)?;
         let bytes = run(py, &How::default(), |_| {
@@ -243,7 +243,7 @@ impl Link {
         Ok(Buffer::new(BufferOwner::Bytes(bytes.into())))
     }
 
-    /// Gives up the file or the memory.
+    /// Closes the file, or frees the memory.
     fn close(&self) {
         self.link
             .lock()
@@ -252,7 +252,7 @@ impl Link {
     }
 }
 
-/// The patches of the tensors with these numbers in the index.
+/// Collects the patches of the tensors with these numbers in the index.
 fn collected(
     link: &LinkReader<LinkSource>,
     numbers: &[usize],

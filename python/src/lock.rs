@@ -1,9 +1,9 @@
-//! Locks that no exception of Python leaves taken.
+//! Locks that are released after any Python exception.
 //!
-//! Python may raise an exception between any two instructions: the handler of a signal does, and so
-//! does another thread (`PyThreadState_SetAsyncExc`). What such a lock guards is therefore taken in
-//! native code, by `__enter__`, after which `with` has the end in hand; and if an exception comes
-//! where `with` does not reach, the object that holds the lock goes, which gives the lock back.
+//! Python may raise an exception between any two instructions: from a signal handler, or from
+//! another thread (`PyThreadState_SetAsyncExc`). The lock is therefore taken in native code, by
+//! `__enter__`, after which `with` releases it. If an exception is raised where `with` does not run
+//! `__exit__`, the object that holds the lock is freed, which releases the lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::errors::usage;
 
-/// The lock of an object that one call may use at a time. Taking it never waits.
+/// Lock of an object that only one call may use at a time. Taking the lock never waits.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct CallLock {
     is_taken: Arc<AtomicBool>,
@@ -27,8 +27,9 @@ impl CallLock {
         }
     }
 
-    /// The context of one call, in which the call has the lock. `with` has to hold the only
-    /// reference: an exception keeps what variables hold.
+    /// Returns the context manager of one call, which holds the lock within its `with` block.
+    /// `with` must hold the only reference to it, because the traceback of an exception keeps the
+    /// objects in variables alive.
     fn call(&self) -> LockedCall {
         LockedCall {
             is_taken: Arc::clone(&self.is_taken),
@@ -37,12 +38,12 @@ impl CallLock {
     }
 }
 
-/// A call that takes the lock when its `with` block begins, and has it until the block ends or the
-/// object goes.
+/// A call that takes the lock when its `with` block begins, and holds it until the block ends or
+/// the object is freed.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct LockedCall {
     is_taken: Arc<AtomicBool>,
-    /// True while this call has the lock.
+    /// True while this call holds the lock.
     is_holder: AtomicBool,
 }
 
@@ -51,7 +52,7 @@ impl LockedCall {
     /// Takes the lock.
     ///
     /// # Errors
-    /// USAGE if another call has it.
+    /// USAGE if another call holds the lock.
     fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_taken.swap(true, Ordering::AcqRel) {
             return Err(usage(py, "another thread is using it: one at a time", None));
@@ -84,8 +85,8 @@ impl Drop for LockedCall {
     }
 }
 
-/// Something that the first to ask gets for good: a job that either its thread does, or the caller
-/// who was interrupted before it was known that the thread runs.
+/// A claim that belongs forever to the first name that asks for it. It decides whether a thread
+/// does a job, or the caller that was interrupted before it knew that the thread runs.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Claim {
     owner: OnceLock<String>,
@@ -100,7 +101,7 @@ impl Claim {
         }
     }
 
-    /// True if this is the name that was the first to ask, also when it asks again.
+    /// True if this name was the first to ask, also when it asks again.
     fn belongs_to(&self, name: String) -> bool {
         *self.owner.get_or_init(|| name.clone()) == name
     }

@@ -1,7 +1,8 @@
-//! Memory that Python and this library share: bytes of Python's objects without copies, and bytes
-//! of ours as buffers of Python.
+//! Memory that Python and this library share: bytes of Python objects without copies, and bytes of
+//! this library as Python buffers.
 //!
-//! With the allocator the only file with unsafe code. What it relies on is said at each block.
+//! Only this file and the allocator have unsafe code. A comment at each block says what it relies
+//! on.
 #![allow(
     unsafe_code,
     reason = "memory of Python's objects is reached by pointers; the reason stands at each block"
@@ -19,9 +20,9 @@ use pyo3::prelude::*;
 
 use crate::errors::usage;
 
-/// Bytes of an object of Python. The object is held, so that they stay where they are, unless its
-/// library moves them: then there are places to be compared, by whoever uses the bytes later than
-/// in the call in which they were bound.
+/// Bytes of a Python object. The reference to the object keeps the bytes where they are, unless the
+/// object's library moves them. So code that uses the bytes after the call in which they were bound
+/// must first compare the places (`places.rs`).
 pub(crate) struct ByteView {
     pointer: NonNull<u8>,
     length: usize,
@@ -31,16 +32,16 @@ pub(crate) struct ByteView {
     owner: Option<Py<PyAny>>,
 }
 
-// SAFETY: `pointer` is an address of memory that the buffer or the owner keeps, valid in every
-// thread. These may be dropped in any thread: PyO3 attaches to the interpreter first, or puts it
-// off.
+// SAFETY: `pointer` is the address of memory that the buffer or the owner keeps alive, and is valid
+// in every thread. Buffer and owner may be dropped in any thread: PyO3 attaches to the interpreter
+// first, or defers the drop.
 unsafe impl Send for ByteView {}
 // SAFETY: as above; shared references only read.
 unsafe impl Sync for ByteView {}
 
 impl ByteView {
-    /// The bytes that an object shows through the buffer protocol; `None` if they are not in one
-    /// contiguous row.
+    /// Returns the bytes that an object exports through the buffer protocol, or `None` if they are
+    /// not contiguous.
     pub(crate) fn of_buffer(buffer: PyUntypedBuffer) -> Option<Self> {
         if !buffer.is_c_contiguous() {
             return None;
@@ -54,15 +55,22 @@ impl ByteView {
         })
     }
 
-    /// The bytes that a call has returned, which has to return this many.
+    /// Returns the bytes of an object that a reader has returned. It must have exactly `length`
+    /// bytes.
     pub(crate) fn returned(object: &Bound<'_, PyAny>, length: usize) -> PyResult<Self> {
         let bytes =
             Self::of_buffer(PyUntypedBuffer::get(object)?).filter(|bytes| bytes.length == length);
-        bytes.ok_or_else(|| PyTypeError::new_err("a reader returned other than the bytes wanted"))
+        bytes.ok_or_else(|| {
+            PyTypeError::new_err(
+                "a reader must return an object with the buffer protocol and exactly the requested \
+                 number of bytes",
+            )
+        })
     }
 
-    /// The bytes at an address, which `owner` keeps as long as it is not told otherwise: the caller
-    /// has asked its library where they are, that they are on the CPU, and how many they are.
+    /// Returns the bytes at an address, which `owner` keeps alive unless other code moves or frees
+    /// them. The caller has asked the owner's library for the address and the length, and checked
+    /// that the bytes are on the CPU.
     pub(crate) fn of_address(address: usize, length: usize, owner: Py<PyAny>) -> Self {
         let pointer = match NonNull::new(std::ptr::with_exposed_provenance_mut(address)) {
             Some(pointer) if length > 0 => pointer,
@@ -76,19 +84,19 @@ impl ByteView {
         }
     }
 
-    /// The bytes. The documentation of the package forbids to write to them during a call, and to
-    /// move them.
+    /// The bytes. The package's documentation forbids writing to them, or moving them, during a
+    /// call.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the object keeps `length` bytes there, or there are none and the pointer is
-        // dangling. Whoever uses this later than in the call in which it was made has asked whether
-        // they are here. They are plain bytes, which have no invalid values.
+        // dangling. Code that uses this view after the call in which it was made has checked that
+        // the bytes have not moved. They are plain bytes, which have no invalid values.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 
-    /// The bytes, to be written. The caller has asked that the object may be written to.
+    /// The bytes, for writing. The caller has checked that the object is writable.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `bytes`. No other code in this library has a reference, since `self` is
-        // borrowed.
+        // borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
 }
@@ -105,7 +113,7 @@ impl AsMut<[u8]> for ByteView {
     }
 }
 
-/// The bytes of an object with the buffer protocol, and the buffer's format and shape.
+/// Returns the bytes of an object with the buffer protocol, and the buffer's format and shape.
 pub(crate) fn borrowed(
     name: &str,
     object: &Bound<'_, PyAny>,
@@ -123,13 +131,13 @@ pub(crate) fn borrowed(
     Ok((bytes, format, shape))
 }
 
-/// The refusal of an object that shows no memory, with the function that makes an array of it.
+/// Returns the error for an object without a buffer, with the function that makes an array of it.
 fn not_a_tensor(name: &str, object: &Bound<'_, PyAny>) -> PyErr {
     let has = |attribute: &str| object.hasattr(attribute).unwrap_or(false);
     let advice = if has("__dlpack__") {
-        "give what numpy.from_dlpack or torch.from_dlpack makes of it"
+        "give the result of numpy.from_dlpack or torch.from_dlpack"
     } else if has("__array__") {
-        "give what numpy.asarray makes of it"
+        "give the result of numpy.asarray"
     } else {
         "give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
         deltachain.Tensor"
@@ -138,18 +146,18 @@ fn not_a_tensor(name: &str, object: &Bound<'_, PyAny>) -> PyErr {
     usage(object.py(), text, Some(name))
 }
 
-/// Numbers or bytes that have been copied for Python, shown through the buffer protocol:
-/// `memoryview`, `numpy.frombuffer` and `torch.frombuffer` take them without another copy.
+/// Numbers or bytes that have been copied for Python, exported through the buffer protocol:
+/// `memoryview`, `numpy.frombuffer` and `torch.frombuffer` use them without another copy.
 ///
 /// The view is one-dimensional, contiguous and read-only, unless it is [writable](Self::writable).
-/// This library reads the memory no more, so whatever Python does to it stays there.
+/// This library does not read the memory again, so Python may change it.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Buffer {
     kept: Arc<BufferOwner>,
     is_writable: bool,
 }
 
-/// The content that a [`Buffer`] shows.
+/// The content of a [`Buffer`].
 pub(crate) enum BufferOwner {
     /// Raw bytes.
     Bytes(Box<[u8]>),
@@ -160,7 +168,8 @@ pub(crate) enum BufferOwner {
 }
 
 impl BufferOwner {
-    /// Its address, the number of its items, their length in bytes, and their format for Python.
+    /// Returns the address, the number of items, the bytes of each item, and the format of items
+    /// for Python.
     fn view(&self) -> (*const c_void, usize, usize, &'static CStr) {
         match self {
             Self::Bytes(bytes) => (bytes.as_ptr().cast(), bytes.len(), 1, c"B"),
@@ -185,7 +194,7 @@ impl Buffer {
         self.kept.view().1
     }
 
-    /// The same memory, which may be written to: torch has no tensors that may not.
+    /// Returns a writable buffer with the same memory, for torch, which has no read-only tensors.
     fn writable(&self) -> Self {
         Self {
             kept: Arc::clone(&self.kept),
@@ -193,10 +202,10 @@ impl Buffer {
         }
     }
 
-    /// Shows the memory. Python calls this; see the buffer protocol of its C interface.
+    /// Exports the memory. Python calls this; see the buffer protocol of its C API.
     ///
     /// # Safety
-    /// `view` is what Python gives.
+    /// `view` must be null, or point to a `Py_buffer` that may be written to, as Python guarantees.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -205,13 +214,13 @@ impl Buffer {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no view to fill"));
         }
-        // SAFETY: `view` points to a structure of the caller's; nothing holds an object yet, as for
-        // any failure from here on.
+        // SAFETY: `view` points to a structure of the caller's. The protocol requires that `obj` is
+        // null after a failure, and it stays null on every failure below.
         unsafe { (*view).obj = std::ptr::null_mut() };
         let Self { kept, is_writable } = slf.get();
         if flags & ffi::PyBUF_WRITABLE != 0 && !is_writable {
             return Err(PyBufferError::new_err(
-                "it is read-only: copy what you change",
+                "it is read-only: copy it before you change it",
             ));
         }
         let (pointer, items, width, format) = kept.view();
@@ -243,7 +252,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// `view` is one that `__getbuffer__` has filled.
+    /// `view` must have been filled by `__getbuffer__`.
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
         // SAFETY: `internal` is the box of two numbers that `__getbuffer__` has leaked; Python
         // calls this once for each.

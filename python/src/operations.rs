@@ -1,8 +1,8 @@
-//! Making and applying links: files, mappings of tensors in memory, or both.
+//! Makes and applies links, for states in files, in mappings of tensors in memory, or both.
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
 use deltachain::tensor::{Digest, total_bytes};
@@ -16,13 +16,13 @@ use pyo3::{Borrowed, FromPyObject};
 
 use crate::errors::{refused, usage};
 use crate::forms::{TensorDigest, forms};
-use crate::given::GivenState;
+use crate::given::{GivenState, Readable};
 use crate::link::{Link, LinkSource, OpenLink};
 use crate::settings::Named;
 use crate::tensors::TensorRoom;
-use crate::work::{How, Threads, run};
+use crate::work::{How, Threads, WorkPhase, run};
 
-/// A digest that is given as text.
+/// Parses a digest.
 pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Digest>> {
     let parse = |text| {
         Digest::from_hex(text).ok_or_else(|| usage(py, format!("{text:?} is not a digest"), None))
@@ -51,14 +51,14 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ProfileName {
     }
 }
 
-/// Refuses settings of what is about to be begun: they are checked when they are made of Python's
-/// objects.
+/// Checks settings before an operation begins. The conversion of the arguments from Python does the
+/// checks.
 #[pyfunction]
 pub(crate) fn check_settings(threads: Option<Threads>, profiles: Vec<ProfileName>) {
     drop((threads, profiles));
 }
 
-/// The figures of a link, by the names of `deltachain.reports.DiffReport`.
+/// The figures of a link, with the field names of `deltachain.reports.DiffReport`.
 #[derive(IntoPyObject)]
 struct LinkFigures {
     base: String,
@@ -84,7 +84,7 @@ impl LinkFigures {
     }
 }
 
-/// A link that has been made.
+/// A new link.
 #[derive(IntoPyObject)]
 pub(crate) struct MadeLink {
     /// `None` if it was written to a file.
@@ -102,7 +102,7 @@ pub(crate) struct DiffSettings {
     replace: bool,
 }
 
-/// Makes a link between states of any kind: in memory, or a file if there is a path.
+/// Makes a link between states of any kind: in the file `out`, or in memory if `out` is None.
 #[pyfunction]
 pub(crate) fn diff(
     py: Python<'_>,
@@ -113,76 +113,96 @@ pub(crate) fn diff(
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<MadeLink> {
-    let DiffSettings {
-        profile,
-        metadata,
-        replace,
-    } = settings.0;
-    let (base, target) = (GivenState::of(base)?, GivenState::of(target)?);
-    let (made, link) = run(
-        py,
-        &How {
-            threads,
-            progress,
-            ..How::default()
-        },
-        |watch| {
-            let mut metadata = metadata;
-            let compare = watch.of(Phase::Compare);
-            if let (Some(out), GivenState::Path(target)) = (&out, &target)
-                && !matches!(base, GivenState::Tensors(_))
-            {
-                // From files to a file: with the layout, as the tool does it.
-                let options = FileOptions::default().profile(profile.0).metadata(metadata);
-                let options = options.replace(replace).progress(&compare);
-                let made = if let GivenState::Path(base) = &base {
-                    files::diff(base, target, out, &options)?
-                } else {
-                    files::snapshot(target, out, &options)?
-                };
-                return Ok((made, None));
-            }
-            let (base, target) = (base.open()?, target.open()?);
-            metadata.remove(LAYOUT_KEY);
-            // Tensors in memory have no files: their result is divided into files like the base.
-            if let Some(layout) = target.layout()
-                && let Some(text) =
-                    Layout::metadata_value(layout, base.layout(), target.state().tensors())
-            {
-                metadata.insert(LAYOUT_KEY.to_owned(), text);
-            }
-            compare.expect(
-                total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()),
-            );
-            let options = DiffOptions::default()
-                .profile(profile.0)
-                .metadata(metadata)
-                .progress(&compare);
-            let diff = |out: &mut dyn std::io::Write| {
-                deltachain::diff(base.state(), target.state(), &options, out)
-            };
-            if let Some(out) = &out {
-                base.check_apart(out)?;
-                target.check_apart(out)?;
-                let mut file = OutputFile::create(out, replace)?;
-                let made = diff(&mut file).map_err(|error| error.in_file(out))?;
-                compare.advance(0)?;
-                file.commit()?;
-                return Ok((made, None));
-            }
-            let mut bytes = Vec::new();
-            let made = diff(&mut bytes)?;
-            let link = LinkReader::open(LinkSource(Box::new(bytes)), &Limits::default())?;
-            Ok((made, Some(link)))
-        },
-    )?;
+    let settings = settings.0;
+    let base = GivenState::of(base)?;
+    let target = GivenState::of(target)?;
+    let how = How {
+        threads,
+        progress,
+        ..How::default()
+    };
+    let (made, link) = run(py, &how, |watch| {
+        let compare = watch.of(Phase::Compare);
+        if let (Some(out), GivenState::Path(target)) = (&out, &target)
+            && !matches!(base, GivenState::Tensors(_))
+        {
+            let made = diff_files(&base, target, out, settings, &compare)?;
+            return Ok((made, None));
+        }
+        diff_states(
+            &base.open()?,
+            &target.open()?,
+            out.as_deref(),
+            settings,
+            &compare,
+        )
+    })?;
     Ok(MadeLink {
         link: link.map(|link| Link::new(link, None)),
         report: LinkFigures::of(&made),
     })
 }
 
-/// The figures of an apply to files, by the names of `deltachain.reports.ApplyReport`.
+/// Makes a link to files, from files or from the empty state. The link has the layout of the files,
+/// as with the command-line tool.
+fn diff_files(
+    base: &GivenState,
+    target: &Path,
+    out: &Path,
+    settings: DiffSettings,
+    compare: &WorkPhase<'_>,
+) -> Result<DiffReport> {
+    let options = FileOptions::default()
+        .profile(settings.profile.0)
+        .metadata(settings.metadata)
+        .replace(settings.replace)
+        .progress(compare);
+    if let GivenState::Path(base) = base {
+        files::diff(base, target, out, &options)
+    } else {
+        files::snapshot(target, out, &options)
+    }
+}
+
+/// Makes a link between states: in the file `out`, or in memory if `out` is `None`.
+fn diff_states(
+    base: &Readable<'_>,
+    target: &Readable<'_>,
+    out: Option<&Path>,
+    settings: DiffSettings,
+    compare: &WorkPhase<'_>,
+) -> Result<(DiffReport, Option<LinkReader<LinkSource>>)> {
+    let mut metadata = settings.metadata;
+    metadata.remove(LAYOUT_KEY);
+    // A target in memory has no files, so the result of the link is divided into files like the
+    // base.
+    if let Some(layout) = target.layout()
+        && let Some(text) = Layout::metadata_value(layout, base.layout(), target.state().tensors())
+    {
+        metadata.insert(LAYOUT_KEY.to_owned(), text);
+    }
+    compare.expect(total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()));
+    let options = DiffOptions::default()
+        .profile(settings.profile.0)
+        .metadata(metadata)
+        .progress(compare);
+    let Some(out) = out else {
+        let mut bytes = Vec::new();
+        let made = deltachain::diff(base.state(), target.state(), &options, &mut bytes)?;
+        let link = LinkReader::open(LinkSource(Box::new(bytes)), &Limits::default())?;
+        return Ok((made, Some(link)));
+    };
+    base.check_apart(out)?;
+    target.check_apart(out)?;
+    let mut file = OutputFile::create(out, settings.replace)?;
+    let made = deltachain::diff(base.state(), target.state(), &options, &mut file)
+        .map_err(|error| error.in_file(out))?;
+    compare.advance(0)?;
+    file.commit()?;
+    Ok((made, None))
+}
+
+/// The figures of an apply to files, with the field names of `deltachain.reports.ApplyReport`.
 #[derive(IntoPyObject)]
 pub(crate) struct ApplyFigures {
     base: String,
@@ -192,7 +212,8 @@ pub(crate) struct ApplyFigures {
     copied: Vec<String>,
 }
 
-/// `apply` from paths to a path, as the tool does it.
+/// Applies links in files to a state in files, and writes the result to files, like the
+/// command-line tool.
 #[pyfunction]
 pub(crate) fn apply_files(
     py: Python<'_>,
@@ -226,8 +247,9 @@ pub(crate) fn apply_files(
 }
 
 /// Applies links to a state in memory or in files. `allocate` gets name, dtype and shape of the
-/// target's tensors and returns a mapping of new tensors of zeros, into which the target is built
-/// and which is returned. Only the returned result has been proven.
+/// target's tensors, and returns a mapping of new tensors of zeros. The target is built into these
+/// tensors, and the mapping is returned. Only a returned result is verified; after an error, the
+/// tensors may hold anything.
 #[pyfunction]
 pub(crate) fn apply_tensors<'py>(
     py: Python<'py>,
@@ -268,7 +290,7 @@ pub(crate) fn apply_tensors<'py>(
     if room.tensors() != tensors {
         return Err(usage(
             py,
-            "other tensors were made than those of the target",
+            "the tensors that were allocated are not those of the target",
             None,
         ));
     }
@@ -289,14 +311,14 @@ fn pushed(table: StateTable, links: &[OpenLink]) -> Result<Replay<'_, LinkSource
     Ok(replay)
 }
 
-/// The digest of a state, and those of its tensors.
+/// The digest of a state, and the digests of its tensors.
 #[derive(IntoPyObject)]
 pub(crate) struct DigestedState {
     digest: String,
     tensors: Vec<TensorDigest>,
 }
 
-/// The state digest of a state of any kind, and name, dtype, shape and digest of its tensors.
+/// Computes the digest of a state of any kind, and the digests of its tensors.
 #[pyfunction]
 pub(crate) fn digest<'py>(
     py: Python<'py>,
@@ -329,7 +351,7 @@ pub(crate) fn digest<'py>(
     })
 }
 
-/// Opens a link: a path, or an object with the buffer protocol, whose bytes are copied.
+/// Opens a link in the file at `path`, or in `bytes`, which are copied.
 #[pyfunction]
 pub(crate) fn open_link(
     py: Python<'_>,
@@ -348,7 +370,7 @@ pub(crate) fn open_link(
     Ok(Link::new(link, path))
 }
 
-/// Writes a link to a file, which appears when it is complete.
+/// Writes a link to a file, which appears only when it is complete.
 #[pyfunction]
 pub(crate) fn write_file(
     py: Python<'_>,

@@ -1,4 +1,5 @@
-//! Patches for Python: one for each tensor, of lane numbers and values, or of all its values.
+//! Patches for Python: one for each tensor, with the numbers and values of its changed lanes, or
+//! with all its values.
 
 use deltachain::memory::{PatchSet, Run, RunKind, changes_between};
 use deltachain::tensor::{PIECE_BYTES, State, TensorInfo, find};
@@ -23,7 +24,7 @@ pub(crate) struct TensorPatch {
     values: Py<Buffer>,
 }
 
-/// A patch that is not Python's yet.
+/// A patch before it is converted for Python.
 struct PatchRow {
     info: TensorInfo,
     indices: Option<Buffer>,
@@ -34,11 +35,11 @@ struct PatchRow {
 const BYTES_AT_ONCE: usize = 64 << 20;
 const ROWS_AT_ONCE: usize = 4096;
 
-/// Patches that are ready for Python.
+/// Patches that are ready to be converted for Python.
 #[derive(Default)]
 pub(crate) struct PatchRows {
     rows: Vec<PatchRow>,
-    /// The bytes of their values.
+    /// Bytes of all values.
     bytes: usize,
 }
 
@@ -56,7 +57,8 @@ impl PatchRow {
     }
 }
 
-/// Numbers of lanes: 32 bits with a sign where they suffice, as engines want them.
+/// Lane numbers. They have 32 bits with a sign where that suffices, which is the type that engines
+/// index with.
 enum LaneNumbers {
     Short(Vec<i32>),
     Long(Vec<i64>),
@@ -67,7 +69,7 @@ pub(crate) struct TensorChanges {
     info: TensorInfo,
     lanes: LaneNumbers,
     values: Vec<u8>,
-    /// True if all values are given: lanes that are not named are zero.
+    /// True if `values` holds the whole tensor, in which lanes that are never added are zero.
     is_whole: bool,
 }
 
@@ -83,7 +85,7 @@ fn length(info: &TensorInfo) -> Result<usize> {
 }
 
 impl TensorChanges {
-    /// Nothing changes yet; `is_whole` makes it a tensor of zeros.
+    /// Makes a tensor's changes without any lanes; with `is_whole`, a tensor of zeros.
     pub(crate) fn new(info: &TensorInfo, is_whole: bool) -> Result<Self> {
         let lanes = if info.lanes() <= 1 << 31 {
             LaneNumbers::Short(Vec::new())
@@ -103,7 +105,7 @@ impl TensorChanges {
         })
     }
 
-    /// Adds lanes, ascending and beyond those before, and their values.
+    /// Adds lanes and their values. The lanes ascend, and are above all lanes added before.
     pub(crate) fn add(&mut self, lanes: impl Iterator<Item = u64>, values: &[u8]) -> Result<()> {
         let width = self.info.dtype().lane_bytes();
         let wrong = || too_long(&self.info);
@@ -157,8 +159,9 @@ impl PatchRows {
         self.push(&info, lanes, values.into());
     }
 
-    /// Adds patches of a set until there are [enough](Self::is_full): first for tensors that change
-    /// within, then for tensors that come whole. As many as `passed` says are passed over before.
+    /// Adds patches of a set until there are [enough](Self::is_full): first for tensors with
+    /// changed lanes, then for whole tensors. Skips the first `passed` patches, and subtracts the
+    /// number of skipped ones from `passed`.
     pub(crate) fn add_set(&mut self, set: &PatchSet, passed: &mut usize) -> Result<()> {
         let mut is_next = |rows: &Self| {
             let is_next = *passed == 0 && !rows.is_full();
@@ -172,7 +175,7 @@ impl PatchRows {
             if is_next(self) {
                 let info = &set.table().tensors[runs[0].tensor];
                 match runs {
-                    // In a row already, and in numbers that engines take.
+                    // One run from lane 0 has the numbers in the form that engines use.
                     [
                         Run {
                             first_lane: 0,
@@ -221,7 +224,7 @@ impl PatchRows {
         });
     }
 
-    /// Whether there are as many as are made at once.
+    /// True if there are as many patches as one call returns.
     fn is_full(&self) -> bool {
         self.bytes >= BYTES_AT_ONCE || self.rows.len() >= ROWS_AT_ONCE
     }
@@ -231,7 +234,7 @@ impl PatchRows {
     }
 }
 
-/// The runs of a tensor as one patch.
+/// Joins the runs of a tensor to one patch.
 fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<TensorChanges> {
     let mut changes = TensorChanges::new(info, false)?;
     for run in runs {
@@ -259,13 +262,13 @@ fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<TensorChang
 #[derive(IntoPyObject)]
 pub(crate) struct Differences {
     patches: Vec<TensorPatch>,
-    /// The number of the tensor to go on with; `None` at the end.
+    /// The number of the tensor to continue with; `None` at the end.
     next: Option<usize>,
 }
 
-/// The differences between two states, in some tensors of the new one from number `begin` on, and
-/// the number to go on with. For states that have been proven, such as two
-/// versions in a directory. Tensors that are not in the old one come whole.
+/// Compares two states, in some tensors of the new one from number `begin` on. Computes no digests,
+/// so it is for verified states, such as two versions in a directory. A tensor that the old state
+/// does not have, or has with another dtype or length, is returned whole.
 #[pyfunction]
 pub(crate) fn compare(
     py: Python<'_>,
@@ -320,7 +323,7 @@ fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<TensorChan
     };
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for begin in (0..total).step_by(usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX)) {
-        // No more than a piece.
+        // At most a piece.
         let length = usize::try_from(PIECE_BYTES.min(total - begin)).map_err(|_| too_long(info))?;
         before.resize(length, 0);
         after.resize(length, 0);

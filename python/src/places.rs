@@ -1,6 +1,6 @@
-//! Places of tensors of torch and numpy. These libraries move, free and replace the memory of
-//! tensors that are still alive. So memory that is used later than it was bound is compared with
-//! what was bound first: here, for whoever reads or writes it, in Rust and in Python.
+//! Places of torch and numpy tensors. These libraries move, free and replace the memory of tensors
+//! that are still alive. So before memory that was bound in an earlier call is read or written, in
+//! Rust or in Python, the tensor's place is compared with the one that was bound.
 
 use deltachain::{Error, ErrorClass};
 use pyo3::intern;
@@ -10,48 +10,47 @@ use pyo3::types::PyTuple;
 use crate::errors::{raised, usage};
 use crate::memory::borrowed;
 
-/// The tensor with this name does not lie where it should.
+/// Returns the error for a tensor whose memory has moved.
 pub(crate) fn moved(name: &str) -> Error {
-    let text =
-        "the tensor does not lie where it did: other code has moved, freed or replaced its memory";
+    let text = "the tensor's memory has moved: other code has moved, freed or replaced it";
     Error::refused(ErrorClass::StateMismatch, text).of_tensor(name)
 }
 
-/// The refusal of a tensor without memory, if its class of torch has the values in tensors that it
-/// is made of.
+/// Returns the error for a torch tensor without memory of its own, if its class keeps the values in
+/// other tensors (`__tensor_flatten__`).
 fn made_of_others(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Option<PyErr>> {
     if !tensor.hasattr(intern!(tensor.py(), "__tensor_flatten__"))? {
         return Ok(None);
     }
     let text = format!(
-        "a {} has no memory of its own, since it is made of other tensors: give these (__tensor_flatten__ names them), \
-         or what its dequantize() returns",
+        "a {} has no memory of its own, since it is made of other tensors: give these \
+         (__tensor_flatten__ names them), or what its dequantize() returns",
         tensor.get_type().name()?
     );
     Ok(Some(usage(tensor.py(), text, Some(name))))
 }
 
-/// A tensor, what holds its memory, and where it lay when it was bound.
+/// A tensor, the object that holds its memory, and its place when it was bound.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct TensorPlace {
     #[pyo3(get)]
     name: String,
     #[pyo3(get)]
     tensor: Py<PyAny>,
-    /// The storage that a tensor of torch lies in: held, so that a tensor that is given another one
-    /// does not free it.
+    /// The storage of a torch tensor. This reference keeps the storage alive if the tensor gets
+    /// another one.
     storage: Option<Py<PyAny>>,
-    /// All that says where and how it lies.
+    /// The facts that [`form_of`] returns: where the tensor lies, and how.
     form: Py<PyTuple>,
 }
 
 #[pymethods]
 impl TensorPlace {
-    /// The place of a tensor of torch, on any device, of an array of numpy, or of another object
-    /// with a buffer.
+    /// Finds the place of a torch tensor on any device, of a numpy array, or of another object with
+    /// a buffer.
     ///
     /// # Errors
-    /// USAGE if it is something else, or if its storage does not have all of it.
+    /// USAGE if the object is something else, or if its storage does not contain the whole tensor.
     #[new]
     pub(crate) fn of(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = tensor.py();
@@ -98,7 +97,7 @@ impl TensorPlace {
         })
     }
 
-    /// Refuses a tensor that does not lie where this one did.
+    /// Refuses a tensor that has another name, or does not lie at this place.
     fn check(&self, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = tensor.py();
         let is_here = name == self.name && form_of(tensor)?.eq(self.form.bind(py))?;
@@ -111,7 +110,7 @@ impl TensorPlace {
 }
 
 impl TensorPlace {
-    /// Whether it lies where it did.
+    /// True if the tensor has not moved.
     pub(crate) fn is_here(&self, py: Python<'_>) -> bool {
         let tensor = self.tensor.bind(py);
         form_of(tensor)
@@ -119,7 +118,7 @@ impl TensorPlace {
             .unwrap_or(false)
     }
 
-    /// The name that it has for the caller.
+    /// The caller's name for the tensor.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -129,8 +128,7 @@ impl TensorPlace {
         self.tensor.bind(py)
     }
 
-    /// Address, and length and distance of neighbours in each dimension: of torch in elements, of
-    /// numpy in bytes. Of torch also address and bytes of the storage.
+    /// Returns the layout. Strides are in elements for torch, and in bytes for numpy.
     pub(crate) fn layout(&self, py: Python<'_>) -> PyResult<TensorLayout> {
         let item = |at: usize| self.form.bind(py).get_item(at);
         let storage = if self.storage.is_some() {
@@ -138,7 +136,7 @@ impl TensorPlace {
         } else {
             None
         };
-        // A contiguous array of numpy has no strides here.
+        // The strides of a contiguous numpy array are None.
         Ok(TensorLayout {
             address: item(0)?.extract()?,
             shape: item(3)?.extract()?,
@@ -148,7 +146,8 @@ impl TensorPlace {
     }
 }
 
-/// Layout of a tensor.
+/// Layout of a tensor. `storage` is the address and the number of bytes of a torch tensor's
+/// storage.
 pub(crate) struct TensorLayout {
     pub(crate) address: usize,
     pub(crate) shape: Vec<u64>,
@@ -156,16 +155,17 @@ pub(crate) struct TensorLayout {
     pub(crate) storage: Option<(usize, usize)>,
 }
 
-/// The object that shows the buffer of an object that is no tensor of torch or numpy.
+/// Returns the object that exports the buffer of an object that is not a torch or numpy tensor.
 fn owner_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Ok(tensor
         .getattr_opt(intern!(tensor.py(), "data"))?
         .unwrap_or_else(|| tensor.clone()))
 }
 
-/// Address, dtype, device, shape, strides, and address and bytes of the storage; of numpy as far as
-/// it has them, and of other objects what shows their buffer. None of this runs code in Python,
-/// during which other threads might have the interpreter's lock.
+/// Returns address, dtype, device, shape, strides, and address and bytes of the storage of a torch
+/// tensor. A numpy array has no device and no storage, and whether it is writable instead; another
+/// object has the address of the object that exports its buffer. None of this runs Python code,
+/// which could let other threads take the interpreter's lock.
 fn form_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let py = tensor.py();
     let field = |name| tensor.getattr_opt(name);
@@ -193,8 +193,7 @@ fn form_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
             .into_pyobject(py);
     }
     let Some(interface) = field(intern!(py, "__array_interface__"))? else {
-        // An object that shows a buffer keeps it where it is; only another such object may take its
-        // place.
+        // An object that exports a buffer does not move it, so comparing the object is enough.
         return (owner_of(tensor)?.as_ptr().addr(), dtype, shape).into_pyobject(py);
     };
     let address = interface.get_item(intern!(py, "data"))?.get_item(0)?;

@@ -1,9 +1,9 @@
-//! Publishing what a training process has in memory: snapshots of its tensors, links from them,
-//! commits.
+//! Publishes the tensors that a training process has in memory: takes snapshots, makes links
+//! between them, and commits.
 //!
-//! Two buffers take turns. One holds what was published last, from which links are made; a snapshot
-//! is copied into the other one. When it has been published, the next snapshot overwrites the older
-//! buffer.
+//! Two buffers take turns. One holds the version that was published last, from which links are
+//! made; the next snapshot is copied into the other one. After that is published, the snapshot
+//! after it overwrites the first buffer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -30,7 +30,7 @@ use crate::store::Store;
 use crate::tensors::{Finder, STRETCH, TensorBytes};
 use crate::work::{How, OfProcess, Threads, Watch, pool, run, run_until};
 
-/// From this many bytes on, several threads copy a tensor; each copies this many bytes at a time.
+/// If more bytes than this are copied, several threads copy them, each this many bytes at a time.
 const LARGE: usize = 4 << 20;
 
 /// A tensor to be copied, from the attributes of `deltachain._publisher.GivenTensor`.
@@ -66,28 +66,33 @@ pub(crate) struct CheckpointTensor {
     name: String,
     dtype: String,
     shape: Vec<u64>,
-    /// The file that has its data.
+    /// The file with the tensor's data.
     path: PathBuf,
-    /// The offset of its first byte in that file.
+    /// The offset of the tensor's first byte in that file.
     offset: u64,
 }
 
-/// Reads the headers of a safetensors file, or of a directory of them. Keys and values of metadata
-/// have the folder of their file before them, like tensors.
-#[pyfunction]
-pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> {
-    let files = run(py, &How::default(), |_| SafetensorsState::open(&path))?;
-    let tensor = |(number, info)| {
+impl CheckpointTensor {
+    /// Describes the tensor with this number.
+    fn of(files: &SafetensorsState, number: usize, info: &TensorInfo) -> Self {
         let TensorForm { name, dtype, shape } = TensorForm::of(info);
         let (path, offset) = files.place(number);
-        CheckpointTensor {
+        Self {
             name,
             dtype,
             shape,
             path: path.to_owned(),
             offset,
         }
-    };
+    }
+}
+
+/// Reads the headers of a safetensors file, or of a directory of them. Keys and values of metadata
+/// begin with the folder of their file, as the names of tensors do.
+#[pyfunction]
+pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> {
+    let files = run(py, &How::default(), |_| SafetensorsState::open(&path))?;
+    let tensors = files.tensors().iter().enumerate();
     let notes = files.layout().files().iter().flat_map(|file| {
         let named = |text: &str| format!("{}{text}", file.folder());
         file.metadata
@@ -96,13 +101,15 @@ pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> 
             .map(move |(key, value)| (named(key), named(value)))
     });
     Ok(Checkpoint {
-        tensors: files.tensors().iter().enumerate().map(tensor).collect(),
+        tensors: tensors
+            .map(|(number, info)| CheckpointTensor::of(&files, number, info))
+            .collect(),
         metadata: notes.collect(),
     })
 }
 
-/// The shard of each tensor, given by its name and length in bytes. Processes that know the same
-/// tensors come to the same result.
+/// Assigns a shard to each tensor, given by name and length in bytes. The result depends only on
+/// the arguments, so it is the same in every process with the same tensors.
 #[pyfunction]
 pub(crate) fn divide(sizes: BTreeMap<String, u64>, shards: usize) -> BTreeMap<String, usize> {
     let tensors: Vec<_> = sizes
@@ -113,7 +120,7 @@ pub(crate) fn divide(sizes: BTreeMap<String, u64>, shards: usize) -> BTreeMap<St
     sizes.into_keys().zip(places).collect()
 }
 
-/// The tensors of a shard, in memory of this library.
+/// Makes a state of the tensors of a shard.
 fn shard_of(tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>) -> Result<MemoryState> {
     let mut shard = MemoryState::new();
     for (info, data) in tensors.into_values() {
@@ -122,7 +129,7 @@ fn shard_of(tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>) -> Result<MemorySt
     Ok(shard)
 }
 
-/// Memory of shards, to be used again, by the names of the tensors.
+/// Returns the memory of shards for reuse, by the names of the tensors.
 fn spare_of(shards: BTreeMap<usize, MemoryState>) -> HashMap<String, Vec<u8>> {
     let tensors = shards.into_values().flat_map(MemoryState::into_tensors);
     tensors
@@ -130,17 +137,17 @@ fn spare_of(shards: BTreeMap<usize, MemoryState>) -> HashMap<String, Vec<u8>> {
         .collect()
 }
 
-/// A copy of the trainer's tensors, or of the tensors of its shards, while it is being taken.
+/// A copy of the trainer's tensors, or of the tensors of its shards, which tensors are added to.
 #[pyclass(module = "deltachain._native")]
 pub(crate) struct Snapshot {
     shards: BTreeMap<usize, BTreeMap<String, (TensorInfo, Vec<u8>)>>,
-    /// Memory of an older snapshot, by the name of the tensor that it was for.
+    /// Memory of an older snapshot for reuse, by the name of its tensor.
     spare: HashMap<String, Vec<u8>>,
 }
 
 #[pymethods]
 impl Snapshot {
-    /// Copies tensors, each instead of one of the same name if there is one.
+    /// Copies tensors into the snapshot. Each replaces a tensor of the same name.
     fn add(&mut self, py: Python<'_>, given: Vec<GivenTensor<'_>>) -> PyResult<()> {
         let mut finder = Finder::new(py)?;
         let mut copies = Vec::with_capacity(given.len());
@@ -157,7 +164,7 @@ impl Snapshot {
             {
                 let found = format!("{} of shape {:?}", info.dtype(), info.shape());
                 let text =
-                    format!("the checkpoint has {dtype} of shape {shape:?}, this is {found}");
+                    format!("the checkpoint has {dtype} of shape {shape:?}, but this is {found}");
                 return Err(usage(py, text, Some(&name)));
             }
             let length = usize::try_from(info.bytes())
@@ -196,7 +203,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Whether the copy of a tensor has these dtype, shape and bytes.
+    /// True if the snapshot's copy of a tensor has the dtype, shape and bytes of `tensor`.
     fn is_same(
         &self,
         py: Python<'_>,
@@ -251,7 +258,8 @@ struct TensorCopy {
     data: Vec<u8>,
 }
 
-/// Copies bytes; many by several threads, without the interpreter's lock.
+/// Copies the bytes of tensors. Many bytes are copied by several threads, without the interpreter's
+/// lock.
 fn fill(py: Python<'_>, copies: &mut [TensorCopy]) -> PyResult<()> {
     let mut stretches = Vec::new();
     let mut length = 0;
@@ -292,7 +300,7 @@ fn fill(py: Python<'_>, copies: &mut [TensorCopy]) -> PyResult<()> {
     Ok(())
 }
 
-/// The publisher of one process, and its copies of the tensors.
+/// The publisher of one process, with its copies of the tensors.
 struct Inner {
     publisher: ChainPublisher,
     like: Option<SafetensorsState>,
@@ -301,8 +309,8 @@ struct Inner {
     spare: HashMap<String, Vec<u8>>,
 }
 
-/// The tensors that the process has of the head, and what it was told about the head. The chain's
-/// publisher remembers the commits (`deltachain_store::Publisher`).
+/// The head's tensors in this process, and the process's knowledge of the head.
+/// `deltachain_store::Publisher` keeps the commits.
 #[derive(Default)]
 struct KnownHead {
     seen: SeenHead,
@@ -317,41 +325,43 @@ struct SeenHead {
     has_warned: bool,
 }
 
-/// The version that was published last. Links are made from its tensors, if it is still the head.
+/// The tensors of the version that was published last. Links are made from them if that version is
+/// still the head.
 #[derive(Default)]
 struct OwnVersion {
     /// The shards of this process, by their numbers; empty before the first version.
     shards: BTreeMap<usize, MemoryState>,
 }
 
-/// The shards whose links have been stored, and that wait for their commit; empty if none do.
+/// The shards whose links have been stored, and that are not committed yet; empty if there are
+/// none.
 #[derive(Default)]
 struct PreparedShards {
     shards: BTreeMap<usize, MemoryState>,
-    /// Their parts, in the process that commits.
+    /// The parts of the shards, in the process that commits.
     parts: Vec<ShardPart>,
 }
 
 impl KnownHead {
-    /// Notes shards that have been stored.
+    /// Records shards that have been stored.
     fn prepare(&mut self, prepared: PreparedShards) {
         self.prepared = prepared;
     }
 
-    /// The parts of the prepared shards, for their commit.
+    /// Takes the parts of the prepared shards, for their commit.
     fn take_parts(&mut self) -> Vec<ShardPart> {
         std::mem::take(&mut self.prepared.parts)
     }
 
-    /// Notes that the prepared shards have become the head. Returns the shards that were published
-    /// before.
+    /// Records that the prepared shards have become the head. Returns the shards that were
+    /// published before.
     fn publish(&mut self) -> BTreeMap<usize, MemoryState> {
         let prepared = std::mem::take(&mut self.prepared);
         self.seen.has_warned = false;
         std::mem::replace(&mut self.own.shards, prepared.shards)
     }
 
-    /// Gives up the prepared shards, and returns them.
+    /// Removes the prepared shards, and returns them.
     fn discard(&mut self) -> BTreeMap<usize, MemoryState> {
         std::mem::take(&mut self.prepared).shards
     }
@@ -386,7 +396,7 @@ struct RoutePlan {
     skips: Vec<u64>,
 }
 
-/// The versions that are refused, from the attributes of `deltachain.Guard`.
+/// The conditions on which a version is refused, from the attributes of `deltachain.Guard`.
 #[derive(FromPyObject)]
 struct Guard {
     max_changed: Option<f64>,
@@ -395,7 +405,7 @@ struct Guard {
 }
 
 impl RoutePlan {
-    /// When there are snapshots. A cost that nothing reaches is never.
+    /// Returns when snapshots are added. An infinite cost means never.
     fn snapshots(&self) -> Snapshots {
         match (self.snapshot_cost, self.snapshot_every) {
             (_, Some(every)) => Snapshots::Every(every),
@@ -406,7 +416,7 @@ impl RoutePlan {
     }
 }
 
-/// The part of `deltachain.Publisher` that is not Python.
+/// The native part of `deltachain.Publisher`.
 #[pyclass(module = "deltachain._native")]
 pub(crate) struct Publisher {
     inner: OfProcess<Inner>,
@@ -460,7 +470,7 @@ impl Publisher {
         })
     }
 
-    /// The chain's head; None if it has no version yet.
+    /// Returns the chain's head; None if it has no version yet.
     fn head(&mut self, py: Python<'_>) -> PyResult<Option<Head>> {
         let inner = self.inner.get_mut(py)?;
         let head = run(py, &inner.how(None), |_| inner.publisher.head())?;
@@ -470,8 +480,8 @@ impl Publisher {
         }))
     }
 
-    /// The newest version, if one with this metadata would repeat a step. Without `until`, which
-    /// ends it, the store is not asked.
+    /// Returns the newest version, if a version with this metadata would repeat a step. Asks the
+    /// store only if `until` is given; the wait ends when `until` returns something true.
     fn repeated(
         &mut self,
         py: Python<'_>,
@@ -486,7 +496,7 @@ impl Publisher {
             } else {
                 inner.publisher.known_repeated(&metadata)?
             };
-            // Once, whatever number of steps a restarted trainer repeats.
+            // Warns once, however many steps a restarted trainer repeats.
             let is_lower = |skipped: &SkippedStep| skipped.is_lower;
             if let Some(head) = &head
                 && head.skipped.as_ref().is_some_and(is_lower)
@@ -499,13 +509,13 @@ impl Publisher {
         Ok(head.as_ref().map(PublishedVersion::of))
     }
 
-    /// From now on versions may repeat a step.
+    /// Allows versions from now on to repeat a step.
     fn repeat(&mut self, py: Python<'_>) -> PyResult<()> {
         self.inner.get_mut(py)?.publisher.repeat();
         Ok(())
     }
 
-    /// An empty snapshot, with memory of the one before the last.
+    /// Makes an empty snapshot, which reuses the memory of the version before the last.
     fn snapshot(&mut self, py: Python<'_>) -> PyResult<Snapshot> {
         let inner = self.inner.get_mut(py)?;
         Ok(Snapshot {
@@ -514,7 +524,7 @@ impl Publisher {
         })
     }
 
-    /// Gives the memory of a snapshot back that is not to be published.
+    /// Takes back the memory of a snapshot that will not be published.
     fn discard(&mut self, py: Python<'_>, snapshot: &mut Snapshot) -> PyResult<()> {
         let inner = self.inner.get_mut(py)?;
         inner.spare = std::mem::take(&mut snapshot.spare);
@@ -525,9 +535,9 @@ impl Publisher {
         Ok(())
     }
 
-    /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot
-    /// holds. Returns the parts that another process must commit, as a list of JSON; nothing if
-    /// this process commits.
+    /// Makes and stores links to the snapshot, for the shards with these numbers of `of` shards in
+    /// total. Returns the parts that another process must commit, as a JSON list; no bytes if this
+    /// process commits.
     fn store(
         &mut self,
         py: Python<'_>,
@@ -540,7 +550,7 @@ impl Publisher {
         let progress = self.progress.as_ref();
         let progress = progress.map(|progress| progress.clone_ref(py));
         let inner = self.inner.get_mut(py)?;
-        // Tensors that older snapshots had, and this one has not, are not needed any more.
+        // Frees the memory of tensors that older snapshots had, but this one does not have.
         snapshot.spare.clear();
         let mut tensors = std::mem::take(&mut snapshot.shards);
         let how = How {
@@ -558,8 +568,8 @@ impl Publisher {
         })
     }
 
-    /// Commits what this process has stored, with the parts that all processes have returned, as
-    /// the next version.
+    /// Commits the next version, from the shards that this process has stored and the parts that
+    /// the processes have returned.
     fn commit(
         &mut self,
         py: Python<'_>,
@@ -575,7 +585,7 @@ impl Publisher {
             }
             inner.publisher.commit(all, metadata, watch)
         })?;
-        // The store may have taken it.
+        // An IO error, because the store may have accepted the commit.
         let published = published
             .ok_or_else(|| raised(py, &Error::io("committing", io::Error::other("stopped"))))?;
         if published.is_new {
@@ -586,24 +596,25 @@ impl Publisher {
         Ok(PublishedVersion::of(&published))
     }
 
-    /// Another process has committed the shards that were stored last.
+    /// Records that another process has committed the shards that were stored last.
     fn committed(&mut self, py: Python<'_>, version: u64, commit: &str) -> PyResult<()> {
         let inner = self.inner.get_mut(py)?;
         let Some(commit) = Digest::from_hex(commit) else {
-            return Err(usage(py, "that is not a digest", None));
+            return Err(usage(py, "the text is not a digest", None));
         };
         inner.publisher.committed(version, commit);
         inner.settle();
         Ok(())
     }
 
-    /// The version that was stored last is not the head, or it is not known whether it is.
+    /// Drops the shards that were stored last, because their version is not the head, or may not
+    /// be.
     fn forget(&mut self, py: Python<'_>) -> PyResult<()> {
         self.inner.get_mut(py)?.forget();
         Ok(())
     }
 
-    /// The progress callback may refer to the object that has this publisher.
+    /// Visits the progress callback, which may refer to the object that owns this publisher.
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         visit.call(&self.progress)
     }
@@ -616,7 +627,8 @@ impl Publisher {
 }
 
 impl Inner {
-    /// Waits for the store no longer than until this returns something true, or Ctrl-C.
+    /// Returns settings with which waits for the store end when `until` returns something true, or
+    /// at Ctrl-C.
     fn how(&mut self, until: Option<Py<PyAny>>) -> How {
         let stop = Stop::default();
         self.publisher.stop_with(stop.clone());
@@ -627,8 +639,8 @@ impl Inner {
         }
     }
 
-    /// Makes and stores links, from what was published last, or from the chain if that is not the
-    /// head.
+    /// Makes and stores links from the version that was published last, or from the chain if the
+    /// process has no such shard.
     fn store(
         &mut self,
         shards: Vec<(usize, MemoryState)>,
@@ -667,12 +679,12 @@ impl Inner {
         Ok(others)
     }
 
-    /// The prepared shards have been published.
+    /// Records that the prepared shards have been published.
     fn settle(&mut self) {
         self.spare = spare_of(self.known.publish());
     }
 
-    /// The prepared shards have not been published.
+    /// Drops the prepared shards, which have not been published.
     fn forget(&mut self) {
         self.spare = spare_of(self.known.discard());
     }
@@ -686,11 +698,11 @@ fn no_parts(error: serde_json::Error) -> Error {
 #[pyclass(frozen, get_all, module = "deltachain._native")]
 pub(crate) struct Head {
     version: u64,
-    /// The number of its shards.
+    /// Number of shards.
     shards: usize,
 }
 
-/// A version that has been published, by the names of `deltachain.reports.PublishReport`.
+/// A published version, with the field names of `deltachain.reports.PublishReport`.
 #[derive(IntoPyObject)]
 struct PublishedVersion {
     version: u64,

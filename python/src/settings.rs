@@ -1,11 +1,11 @@
-//! Settings that Python gives by their names.
+//! Settings that Python passes by name.
 
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, FromPyObject};
 
-/// Settings in a mapping from names to values, or in the attributes of an object. A value that is
-/// refused raises its own error, without the names that its struct and field have in Rust.
+/// Settings in a mapping from names to values, or in the attributes of an object. An invalid value
+/// raises its own error, without the names of the struct and field in Rust.
 pub(crate) struct Named<T>(pub(crate) T);
 
 impl<'a, 'py, T: FromPyObjectOwned<'py>> FromPyObject<'a, 'py> for Named<T> {

@@ -1,4 +1,4 @@
-//! Keys as Python gives them: who signs, and whom to trust (spec/signatures.md).
+//! Keys that Python passes, to sign with and to trust (spec/signatures.md).
 
 use std::io;
 use std::sync::Arc;
@@ -13,69 +13,71 @@ use crate::gate;
 /// A signer, from the attributes of `deltachain._keys.KeySigner`.
 #[derive(FromPyObject)]
 pub(crate) struct KeySigner {
-    /// A secret key, or a public one if there is a function.
+    /// The secret key, or the public key if `function` signs.
     key: String,
-    /// The function that signs.
+    /// A function that signs.
     function: Option<Py<PyAny>>,
 }
 
 /// The keys to trust, from the attributes of `deltachain._keys.TrustedKeys`.
 #[derive(FromPyObject)]
 pub(crate) struct TrustedKeys {
-    /// Public keys, each for all chains or followed by those that it is for.
+    /// Public keys. A key is for all chains, or followed by the chains that it is for.
     keys: Vec<String>,
     /// Number of keys that must sign.
     quorum: usize,
 }
 
-/// The signers that are given.
+/// Parses signers.
 pub(crate) fn signers(py: Python<'_>, given: Vec<KeySigner>) -> PyResult<Vec<Arc<dyn Signer>>> {
-    let signer = |KeySigner { key, function }| -> Result<Arc<dyn Signer>> {
-        Ok(match function {
-            None => Arc::new(SigningKey::parse(&key)?),
-            Some(function) => Arc::new(SignerFunction {
-                public: key.parse()?,
-                function,
-            }),
-        })
-    };
     given
         .into_iter()
-        .map(signer)
+        .map(parse_signer)
         .collect::<Result<_>>()
         .map_err(|error| raised(py, &error))
 }
 
-/// Whom to trust.
+fn parse_signer(KeySigner { key, function }: KeySigner) -> Result<Arc<dyn Signer>> {
+    Ok(match function {
+        None => Arc::new(SigningKey::parse(&key)?),
+        Some(function) => Arc::new(SignerFunction {
+            public: key.parse()?,
+            function,
+        }),
+    })
+}
+
+/// Parses the keys to trust.
 pub(crate) fn trust(py: Python<'_>, given: Option<TrustedKeys>) -> PyResult<Option<Trust>> {
-    let trust = |TrustedKeys { keys, quorum }| {
-        let keys = keys
-            .iter()
-            .map(|key| key.parse())
-            .collect::<Result<Vec<TrustedKey>>>()?;
-        Trust::new(keys, quorum)
-    };
     given
-        .map(trust)
+        .map(|given| parse_trust(&given))
         .transpose()
         .map_err(|error| raised(py, &error))
 }
 
-/// A secret key of this name, as text.
+fn parse_trust(TrustedKeys { keys, quorum }: &TrustedKeys) -> Result<Trust> {
+    let keys = keys
+        .iter()
+        .map(|key| key.parse())
+        .collect::<Result<Vec<TrustedKey>>>()?;
+    Trust::new(keys, *quorum)
+}
+
+/// Encodes a seed as the text of a secret key with this name.
 #[pyfunction]
 pub(crate) fn secret_key(py: Python<'_>, name: &str, seed: [u8; 32]) -> PyResult<String> {
     let key = SigningKey::from_seed(name, seed).map_err(|error| raised(py, &error))?;
     Ok(key.to_text())
 }
 
-/// The public key of a secret one.
+/// Returns the public key that belongs to a secret key.
 #[pyfunction]
 pub(crate) fn public_key(py: Python<'_>, secret: &str) -> PyResult<String> {
     let key = SigningKey::parse(secret).map_err(|error| raised(py, &error))?;
     Ok(key.public().to_string())
 }
 
-/// A function of Python's that signs.
+/// A Python function that signs.
 #[derive(Debug)]
 struct SignerFunction {
     public: VerifierKey,
@@ -96,17 +98,16 @@ impl Signer for SignerFunction {
                 .and_then(|bytes| <[u8; 64]>::try_from(bytes).ok()))
         })?;
         let key = self.public.name();
-        let failed = |error: PyErr| {
+        let given = asked.map_err(|error| {
             Error::io(
                 format!("signing with {key}"),
                 io::Error::other(error.to_string()),
             )
-        };
-        let refused = || {
+        })?;
+        given.ok_or_else(|| {
             Error::usage(format!(
                 "the function that signs with {key} must return 64 bytes"
             ))
-        };
-        asked.map_err(failed)?.ok_or_else(refused)
+        })
     }
 }

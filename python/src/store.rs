@@ -1,4 +1,4 @@
-//! The store of a chain, opened once for all that use it.
+//! The store of a chain, which several objects share.
 
 use std::fs;
 use std::num::NonZeroU64;
@@ -23,12 +23,13 @@ use crate::settings::Named;
 use crate::signing::{TrustedKeys, trust as trusted};
 use crate::work::{How, OfProcess, Threads, Watch, run, seconds};
 
-/// A directory or a bucket that holds a chain. It belongs to the process that opened it.
+/// A directory or a bucket that holds a chain. The object can be used only in the process that
+/// opened it.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Store(Mutex<OfProcess<ChainStore>>);
 
 impl Store {
-    /// Does work on the store, until Ctrl-C.
+    /// Runs work on the store. Ctrl-C ends it.
     pub(crate) fn work<T: Send>(
         &self,
         py: Python<'_>,
@@ -50,7 +51,7 @@ impl Store {
     /// The store; clones share its connections.
     ///
     /// # Errors
-    /// `ForkedError` in another process than the one that opened it; USAGE once it is closed.
+    /// `ForkedError` in any process but the one that opened the store; USAGE after it is closed.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<ChainStore> {
         self.0
             .lock()
@@ -94,7 +95,7 @@ impl ConnectionSettings {
     }
 }
 
-/// The versions to keep, and what else `prune` may do.
+/// The settings of `prune`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct PruneSettings {
@@ -130,7 +131,7 @@ struct CompactSettings {
 
 #[pymethods]
 impl Store {
-    /// Opens it. A directory need not exist: what that means is for those who use it.
+    /// Opens a store. A directory need not exist; callers decide whether that is an error.
     #[new]
     fn new(py: Python<'_>, url: String, settings: Named<ConnectionSettings>) -> PyResult<Self> {
         let settings = settings.0;
@@ -147,24 +148,25 @@ impl Store {
         Ok(Self(Mutex::new(store)))
     }
 
-    /// Gives up its connections.
+    /// Closes the store's connections.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = self
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .close(py)?;
-        // The last one of the process waits for threads.
+        // Dropping the last store of the process waits for threads.
         py.detach(|| drop(closed));
         Ok(())
     }
 
-    /// The directory that it is, if that does not exist.
+    /// Returns the store's directory if it is a directory that does not exist.
     fn missing_directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         Ok(self.get(py)?.missing_directory())
     }
 
-    /// Begins a chain, and makes its directory, unless there is one: whether it was begun now.
+    /// Begins a chain, and creates its directory if it is missing. Returns false if the chain
+    /// exists already.
     fn init(&self, py: Python<'_>) -> PyResult<bool> {
         self.work(py, How::default(), |store, _| {
             make_directory(store)?;
@@ -172,7 +174,7 @@ impl Store {
         })
     }
 
-    /// At most `last` versions, the newest first.
+    /// Lists at most `last` versions, the newest first.
     fn log<'py>(&self, py: Python<'py>, last: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.work(py, How::default(), |store, _| {
             deltachain_store::log(store, last, None)
@@ -180,7 +182,7 @@ impl Store {
         report(py, &found)
     }
 
-    /// One version; the newest if `version` is None.
+    /// Shows a version; the newest if `version` is None.
     fn show<'py>(&self, py: Python<'py>, version: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.work(py, How::default(), |store, _| {
             deltachain_store::show(store, version, None)
@@ -188,7 +190,7 @@ impl Store {
         report(py, &found)
     }
 
-    /// The abilities of the store, as `doctor` finds them.
+    /// Tests what the store supports, as the command `doctor` does.
     fn doctor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.work(py, How::default(), |store, _| {
             deltachain_store::doctor(store)
@@ -196,8 +198,8 @@ impl Store {
         report(py, &found)
     }
 
-    /// Checks the chain, or the directory of a follower that it is. The problems in the report are
-    /// exceptions.
+    /// Checks the chain, or the follower's directory if the store is one. The problems in the
+    /// report are exceptions.
     fn fsck<'py>(
         &self,
         py: Python<'py>,
@@ -224,7 +226,8 @@ impl Store {
                 return Ok(Checked::Chain(Box::new(found)));
             };
             if deep {
-                let text = "deep= is for chains; of this directory all files are read anyway";
+                let text = "deep= is for chains; of the directory of a follower, all files are \
+                            read anyway: leave it out";
                 return Err(Error::usage(text).in_file(directory));
             }
             let found = check_directory(&directory, watch)?;
@@ -236,7 +239,7 @@ impl Store {
         }
     }
 
-    /// Removes old versions, or says what would be removed.
+    /// Removes old versions, or with `dry_run` reports what would be removed.
     fn prune<'py>(
         &self,
         py: Python<'py>,
@@ -267,7 +270,7 @@ impl Store {
         report(py, &found)
     }
 
-    /// Copies what is new of the chain to another store, and makes its directory. The problems in
+    /// Copies what is new in the chain to another store, and creates its directory. The problems in
     /// the report are exceptions.
     fn mirror<'py>(
         &self,
@@ -299,7 +302,7 @@ impl Store {
         report_problems(py, &copied, &copied.problems)
     }
 
-    /// Takes back what was pruned: the versions that can be built again.
+    /// Undoes what was pruned recently. Returns the versions that can be built again.
     fn undo_prune(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         self.work(py, How::default(), |store, watch| {
             deltachain_store::undo_prune(store, watch)
@@ -339,7 +342,7 @@ enum Checked {
     Directory(Box<DirectoryReport>),
 }
 
-/// A report whose problems are the exceptions that name them.
+/// Converts a report, with its problems as exceptions.
 fn report_problems<'py>(
     py: Python<'py>,
     found: &impl Serialize,
@@ -354,7 +357,7 @@ fn report_problems<'py>(
     Ok(made)
 }
 
-/// Makes the directory that a store is, if it is missing.
+/// Creates a store's directory if it is missing.
 fn make_directory(store: &ChainStore) -> Result<()> {
     let Some(directory) = store.missing_directory() else {
         return Ok(());
@@ -362,12 +365,13 @@ fn make_directory(store: &ChainStore) -> Result<()> {
     fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))
 }
 
-/// A report as dictionaries by the names of its fields: `deltachain/_chain.py` gives it types.
+/// Converts a report to dictionaries with the names of its fields, which `deltachain/_chain.py`
+/// converts to typed reports.
 pub(crate) fn report<'py>(py: Python<'py>, found: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
     Ok(pythonize(py, found)?)
 }
 
-/// A function of Python's that returns credentials.
+/// A Python function that returns credentials.
 #[derive(Debug)]
 struct CredentialsFunction(Py<PyAny>);
 

@@ -1,5 +1,5 @@
-//! Whole tensors of a version, for a function of the caller's that loads them: built in one pass,
-//! in a thread beside it.
+//! The whole tensors of a version, for a caller that loads them itself. A separate thread builds
+//! them in one pass.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) struct TensorData {
     name: String,
     dtype: String,
     shape: Vec<u64>,
-    /// Its bytes.
+    /// The tensor's bytes.
     data: Py<Buffer>,
 }
 
@@ -37,14 +37,15 @@ impl TensorData {
     }
 }
 
-/// Bytes of tensors that are handed over together, and how often that is done ahead.
+/// Minimum bytes of a batch of tensors, and number of batches that the thread builds ahead.
 const TOGETHER: usize = 8 << 20;
 const AHEAD: usize = 1;
 
-/// A message of the thread: some tensors, or none at the end. Without an end, it has panicked.
+/// A message of the thread: a batch of tensors, or `None` at the end. If the thread ends without
+/// either `None` or an error, it has panicked.
 type Message = Result<Option<Vec<(TensorInfo, Vec<u8>)>>>;
 
-/// The tensors of a version, some at a time.
+/// The tensors of a version, in batches.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Stream(Mutex<Option<(Receiver<Message>, JoinHandle<()>)>>);
 
@@ -54,43 +55,31 @@ impl Stream {
         version: Arc<LentVersion>,
         threads: Option<Threads>,
     ) -> PyResult<Self> {
-        // A pool of its own: shared threads would be blocked as long as the caller keeps this and
-        // takes nothing.
+        // The stream has a pool of its own, because it would block shared threads for as long as
+        // the caller takes no tensors.
         let pool = new_pool(py, threads)?;
         let (sender, receiver) = sync_channel(AHEAD);
-        let make = move || {
-            let (mut waiting, mut bytes) = (Vec::new(), 0);
-            let mut take = |info: &TensorInfo, data: Vec<u8>| {
-                bytes += data.len();
-                waiting.push((info.clone(), data));
-                if bytes < TOGETHER {
-                    return Ok(());
-                }
-                bytes = 0;
-                send(&sender, std::mem::take(&mut waiting))
-            };
-            let made = pool.install(|| version.each_tensor(&mut take, &()));
-            let made = made.and_then(|()| send(&sender, waiting));
-            drop(version);
-            // A receiver that is gone does not need the end.
-            let _ = sender.send(made.map(|()| None));
-        };
         let thread = thread::Builder::new()
             .name("deltachain-tensors".to_owned())
-            .spawn(make);
+            .spawn(move || {
+                let sent = pool.install(|| send_tensors(&version, &sender));
+                drop(version);
+                // Nothing waits for the end if the receiver has been dropped.
+                let _ = sender.send(sent.map(|()| None));
+            });
         let thread = thread.map_err(|error| usage(py, format!("threads: {error}"), None))?;
         Ok(Self(Mutex::new(Some((receiver, thread)))))
     }
 }
 
-/// Ends the build: the rest is not wanted.
+/// Stops the build, because the caller takes no more tensors.
 impl Drop for Stream {
     fn drop(&mut self) {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((receiver, thread)) = taken {
             drop(receiver);
-            // It does not need the interpreter's lock. Nothing of the version is in use any more
-            // then.
+            // The thread does not need the interpreter's lock. Once it has ended, the version is no
+            // longer in use.
             let _ = thread.join();
         }
     }
@@ -98,14 +87,14 @@ impl Drop for Stream {
 
 #[pymethods]
 impl Stream {
-    /// The next ones; None at the end.
+    /// Returns the next tensors; None at the end.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<TensorData>>> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((receiver, thread)) = taken else {
             return Ok(None);
         };
         let receiver = Mutex::new(receiver);
-        // Not in the pool, whose only thread may be the one that is waited for.
+        // The wait is not in the pool, because it may have only one thread, which this waits for.
         let message = run_apart(py, &How::default(), |_| {
             Ok(receiver
                 .lock()
@@ -124,7 +113,7 @@ impl Stream {
                 shown.collect::<PyResult<_>>().map(Some)
             }
             Some(end) => {
-                // Nothing of the version is in use any more then.
+                // Once the thread has ended, the version is no longer in use.
                 py.detach(|| thread.join()).map_err(|_| internal(py))?;
                 end.map(|_| None).map_err(|error| raised(py, &error))
             }
@@ -133,9 +122,41 @@ impl Stream {
     }
 }
 
-/// Waits until the last one has been taken.
-fn send(sender: &SyncSender<Message>, tensors: Vec<(TensorInfo, Vec<u8>)>) -> Result<()> {
-    sender
-        .send(Ok(Some(tensors)))
-        .map_err(|_| Error::usage("stopped"))
+/// Builds a version, and sends its tensors in batches.
+fn send_tensors(version: &LentVersion, sender: &SyncSender<Message>) -> Result<()> {
+    let mut batch = Batch {
+        sender,
+        tensors: Vec::new(),
+        bytes: 0,
+    };
+    version.each_tensor(&mut |info, data| batch.add(info, data), &())?;
+    batch.send()
+}
+
+/// Tensors that are sent together.
+struct Batch<'a> {
+    sender: &'a SyncSender<Message>,
+    tensors: Vec<(TensorInfo, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Batch<'_> {
+    /// Adds a tensor. Sends the batch when it is large enough.
+    fn add(&mut self, info: &TensorInfo, data: Vec<u8>) -> Result<()> {
+        self.bytes += data.len();
+        self.tensors.push((info.clone(), data));
+        if self.bytes < TOGETHER {
+            return Ok(());
+        }
+        self.send()
+    }
+
+    /// Sends the batch. Waits until there is room for it in the channel.
+    fn send(&mut self) -> Result<()> {
+        self.bytes = 0;
+        let tensors = std::mem::take(&mut self.tensors);
+        self.sender
+            .send(Ok(Some(tensors)))
+            .map_err(|_| Error::usage("stopped"))
+    }
 }

@@ -1,5 +1,5 @@
-//! Following a chain: a copy of the model in memory, in a directory or in the caller's own tensors,
-//! and what changes in it.
+//! Follows a chain: keeps a copy of the model in memory, in a directory or in the caller's own
+//! tensors, and returns the changes of each version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -34,21 +34,22 @@ use crate::signing::{TrustedKeys, trust as trusted};
 use crate::store::Store;
 use crate::stream::Stream;
 use crate::work::{
-    AskedStore, Caller, How, OfProcess, Threads, new_pool, run, run_apart, run_until, seconds,
+    AskedStore, Caller, How, OfProcess, Threads, Watch, new_pool, run, run_apart, run_until,
+    seconds,
 };
 
-/// The copy that is kept at a version, by its kind.
+/// The follower of a chain, by where it keeps its copy of the model.
 enum Keeper {
     /// Memory of this process.
     Memory(ChainFollower<Memory>),
     /// A directory, whose `current` is switched.
     Directory(ChainFollower<Directory>),
-    /// Tensors of the caller's.
+    /// The caller's tensors.
     Into(ChainFollower<InPlace<LentMemory>>),
 }
 
 impl Keeper {
-    /// The methods that every kind of copy has.
+    /// Returns the methods that every kind of copy has.
     fn copy(&self) -> &dyn ModelCopy {
         match self {
             Self::Memory(follower) => follower,
@@ -66,15 +67,15 @@ impl Keeper {
     }
 }
 
-/// Methods that a copy has, wherever it is kept.
+/// Methods that every kind of copy has.
 trait ModelCopy {
-    /// The version held, with the directory of its files.
+    /// The held version, with the directory of its files.
     fn held(&self, directory: Option<PathBuf>) -> Option<HeldVersion>;
 
     /// Level of proof that the copy is the held version.
     fn proof(&self) -> Option<&'static str>;
 
-    /// The newest version that exists and that the trusted keys have not signed.
+    /// The newest existing version if the trusted keys have not signed it.
     fn unsigned(&self) -> Option<String>;
 
     /// Prepares a version, or the head.
@@ -84,14 +85,14 @@ trait ModelCopy {
         watch: &dyn Observer,
     ) -> Result<Option<PreparedUpdate>>;
 
-    /// Prepares the head if it is time for that.
+    /// Prepares the head if a poll is due.
     fn poll(
         &mut self,
         poller: &mut ChainPoller,
         watch: &dyn Observer,
     ) -> Result<Option<PreparedUpdate>>;
 
-    /// Tells the poller of a failure. Returns an error that no retry can help.
+    /// Reports a failure to the poller. Returns the error if no retry can help.
     fn failed(&self, poller: &mut ChainPoller, error: Error) -> Result<()>;
 
     /// True if the error says that there is no such version yet, or no chain.
@@ -144,9 +145,9 @@ where
 /// A version that has been prepared.
 enum Pending {
     Memory(PreparedVersion<Memory>),
-    /// Nothing once a switch to it has begun.
+    /// `None` once a switch to the version has begun.
     Directory(Option<PreparedVersion<Directory>>),
-    /// Shared with those who read its tensors.
+    /// Shared with the streams that read its tensors.
     Into(Arc<LentVersion>),
 }
 
@@ -170,14 +171,14 @@ impl From<LentVersion> for Pending {
 
 /// The result of a poll.
 enum Outcome {
-    /// No such version yet, or no chain, as the error says.
+    /// The version does not exist yet, or there is no chain; the error says which.
     Missing(Error),
     Held,
     New(Box<PreparedUpdate>),
 }
 
 impl Outcome {
-    /// From what has been prepared, or why nothing was.
+    /// Converts the result of preparing a version.
     fn of(
         made: Result<Option<PreparedUpdate>>,
         is_missing: impl FnOnce(&Error) -> bool,
@@ -200,8 +201,8 @@ pub(crate) struct Polling {
 
 #[pymethods]
 impl Polling {
-    /// With the shortest and the longest pause, in seconds; for versions whose number is a multiple
-    /// of `every`.
+    /// Makes a poller with the minimum and maximum pause, in seconds. It waits for versions whose
+    /// number is a multiple of `every`.
     #[new]
     fn new(poll: f64, poll_longest: f64, every: Option<NonZeroU64>) -> Self {
         let (poll, longest) = (seconds(poll), seconds(poll_longest));
@@ -216,7 +217,7 @@ impl Polling {
         }
     }
 
-    /// Why the last poll failed.
+    /// Error of the last poll; None if it succeeded.
     #[getter]
     fn failure(&self) -> Option<String> {
         self.failure
@@ -227,13 +228,13 @@ impl Polling {
 }
 
 impl Polling {
-    /// A poll of the head.
+    /// Polls the head.
     fn poll(&self, copy: &mut Keeper, watch: &dyn Observer) -> Result<Outcome> {
         let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = copy.copy_mut();
         let made = copy.poll(&mut polling, watch);
         let failure = made.as_ref().err().map(|error| format!("{error:#}"));
-        // An error because the work is to end is no failure of the poll.
+        // If the work has been stopped, the error is not a failure of the poll.
         watch.advance(Phase::Wait, 0)?;
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         match Outcome::of(made, |error| copy.is_missing(None, error, watch)) {
@@ -246,7 +247,7 @@ impl Polling {
         }
     }
 
-    /// Waits until the next poll. Whether the caller has ended that.
+    /// Waits until the next poll. Returns true if the caller has ended the wait.
     fn wait(&self, py: Python<'_>, how: &How) -> PyResult<bool> {
         let waited = run_apart(py, how, |watch| {
             let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,7 +263,7 @@ impl Polling {
 #[pyclass(frozen, get_all, module = "deltachain._native")]
 pub(crate) struct HeldVersion {
     version: u64,
-    /// Its state digest.
+    /// The version's state digest.
     digest: String,
     /// The digest of its commit.
     commit: String,
@@ -300,20 +301,32 @@ impl PollResult {
     }
 }
 
-/// The sums of what changes in 16 MiB of a storage.
+/// The sums of the changes in a piece of 16 MiB of a storage.
 #[pyclass(frozen, get_all, module = "deltachain._native")]
 pub(crate) struct PieceSums {
     /// The address of the storage.
     storage: usize,
-    /// The number of the 16 MiB in it.
+    /// The number of the piece in the storage.
     piece: u64,
-    /// The sums of the old values that change.
+    /// The sums of the old values of the changed lanes.
     old: (u32, u32),
     /// The sums of the new values.
     new: (u32, u32),
 }
 
-/// The distance of a version from the head of its chain, by the names of `deltachain`'s `Lag`.
+impl PieceSums {
+    fn of(storage: usize, piece: u64, sums: [Sums; 2]) -> Self {
+        let [old, new] = sums.map(|sums| sums.numbers().into());
+        Self {
+            storage,
+            piece,
+            old,
+            new,
+        }
+    }
+}
+
+/// The lag of a version behind the head of its chain, with the field names of `deltachain`'s `Lag`.
 #[derive(IntoPyObject)]
 struct LagFigures {
     versions: u64,
@@ -338,28 +351,28 @@ struct FollowerSettings {
     progress: Option<Py<PyAny>>,
 }
 
-/// Keeps a copy of a model at a version of a chain. One call at a time.
+/// Keeps a copy of a model at a version of a chain. Allows one call at a time.
 #[pyclass(frozen, subclass, module = "deltachain._native")]
 pub(crate) struct Follower {
     copy: Mutex<OfProcess<Keeper>>,
-    /// The caller's thread, which work on the caller's tensors asks to do something.
+    /// The caller's thread, in which torch does the work on the caller's tensors.
     caller: Arc<Caller>,
-    /// Threads of its own for work that waits for other processes.
+    /// Threads for work that waits for other processes, if there has been such work.
     pool: Mutex<Option<Arc<ThreadPool>>>,
     /// Number of switches of the copy.
     switches: AtomicU64,
-    /// Whether a switch has begun and not come to its end.
+    /// True if a switch has begun, but has not ended.
     is_torn: AtomicBool,
     store: Py<Store>,
-    /// The store as this follower asks it.
+    /// The store, and the trouble that this follower has with it.
     asked: Arc<AskedStore>,
-    /// Ends what the copy waits for in the store.
+    /// Ends the copy's waits for the store.
     stop: Stop,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 }
 
-/// A version that is ready.
+/// A version that is ready to be switched to.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct PreparedUpdate {
     made: Mutex<OfProcess<Pending>>,
@@ -369,12 +382,12 @@ pub(crate) struct PreparedUpdate {
     digest: String,
     #[pyo3(get)]
     commit: String,
-    /// The metadata of its commit.
+    /// The metadata of the version's commit.
     #[pyo3(get)]
     metadata: BTreeMap<String, String>,
-    /// The facts of the switch, once the copy has been switched to it.
+    /// The facts of the switch, once the copy has been switched to this version.
     told: Mutex<Option<SwitchFacts>>,
-    /// The sums of the changes in the caller's memory, if they are wanted.
+    /// The sums of the changes in the caller's memory; empty if they are not wanted.
     sums: Mutex<RowSums>,
 }
 
@@ -384,11 +397,11 @@ struct SwitchFacts {
     downloaded: u64,
     routes: Vec<(Option<u64>, u64)>,
     times: SwitchTimes,
-    /// Why the tensors were loaded as a whole.
+    /// The reason why the tensors were loaded as a whole, if they were.
     fallback: Option<&'static str>,
 }
 
-/// Seconds that the phases took, by the names of `deltachain`'s `Times`.
+/// Seconds of each phase, with the field names of `deltachain`'s `Times`.
 #[derive(Clone, IntoPyObject)]
 struct SwitchTimes {
     plan: f64,
@@ -397,8 +410,8 @@ struct SwitchTimes {
     switch: f64,
 }
 
-/// Locks a value. One that another thread is using is not waited for: that thread may itself wait
-/// for the interpreter's lock.
+/// Locks a value. Returns an error instead of waiting if another thread is using the value, because
+/// that thread may itself wait for the interpreter's lock.
 fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T>> {
     match mutex.try_lock() {
         Ok(guard) => Ok(guard),
@@ -411,9 +424,9 @@ fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T
 
 #[pymethods]
 impl Follower {
-    /// Keeps a copy in a directory if one is given, otherwise in memory: of its own, or, if
-    /// `is_into`, in tensors of the caller's, which are bound when the tensors of a version are
-    /// known.
+    /// Keeps a copy in the directory of the settings; without a directory, in memory of its own, or
+    /// in the caller's tensors if `is_into`. The caller's tensors are bound when the tensors of a
+    /// version are known.
     #[new]
     fn new(
         py: Python<'_>,
@@ -468,7 +481,7 @@ impl Follower {
         })
     }
 
-    /// The version held, if there is one.
+    /// The held version, if there is one.
     fn held(&self, py: Python<'_>) -> PyResult<Option<HeldVersion>> {
         let copy = free(py, &self.copy)?;
         let copy = copy.get(py)?;
@@ -493,7 +506,8 @@ impl Follower {
         self.switches.load(Ordering::SeqCst)
     }
 
-    /// Whether the copy may hold parts of two versions: a switch has begun and not come to its end.
+    /// True if the copy may hold parts of two versions, because a switch has begun, but has not
+    /// ended.
     #[getter]
     fn is_torn(&self, py: Python<'_>) -> PyResult<bool> {
         if let Keeper::Into(follower) = free(py, &self.copy)?.get(py)? {
@@ -502,8 +516,8 @@ impl Follower {
         Ok(self.is_torn.load(Ordering::SeqCst))
     }
 
-    /// Polls once for a version, or the head, and prepares it unless it is held already. `until`
-    /// ends it, as it ends `prepare`.
+    /// Polls once for a version, or the head, and prepares it unless it is held already. As in
+    /// `prepare`, the work ends when `until` returns something true.
     fn poll(
         &self,
         py: Python<'_>,
@@ -528,8 +542,8 @@ impl Follower {
         })
     }
 
-    /// Waits for a version, or for another one than the one held. None if the version is held
-    /// already.
+    /// Waits for a version, or for any version other than the held one, and prepares it. Returns
+    /// None if the version is held already.
     fn prepare(
         &self,
         py: Python<'_>,
@@ -558,8 +572,8 @@ impl Follower {
         }
     }
 
-    /// Waits for the next version, after a pause if `waits`; retries what fails. None once `until`
-    /// returns something true.
+    /// Waits for the next version, after a pause if `waits`, and prepares it. Retries after
+    /// failures. Returns None once `until` returns something true.
     fn next(
         &self,
         py: Python<'_>,
@@ -581,9 +595,9 @@ impl Follower {
         }
     }
 
-    /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes
-    /// fetched, routes, and seconds of each phase. `ranks` are the processes that hold the caller's
-    /// tensors together.
+    /// Switches the copy to the prepared version. May be called again after an interrupted call: if
+    /// that call has switched the copy, returns its facts. `ranks` are the processes that hold the
+    /// caller's tensors together.
     fn switch(
         &self,
         py: Python<'_>,
@@ -596,14 +610,11 @@ impl Follower {
             let is_half_done = AtomicBool::new(false);
             let how = self.with_caller(py, self.stoppable(py, None), ranks.is_some())?;
             let peers = self.peers(ranks);
-            let (copy_of, made) = (copy.get_mut(py)?, made.get_mut(py)?);
-            let switched = self.exchange(
-                py,
-                (copy_of, made),
-                (prepared, &*peers),
-                &is_half_done,
-                &how,
-            );
+            let copy_of = copy.get_mut(py)?;
+            let made = made.get_mut(py)?;
+            let switched = run(py, &how, |watch| {
+                self.exchange(copy_of, made, prepared, &*peers, &is_half_done, watch)
+            });
             if is_half_done.into_inner() {
                 // The call panicked, and the content of the copy is unknown.
                 close(py, &mut copy)?;
@@ -612,10 +623,10 @@ impl Follower {
         }
         prepared
             .told()
-            .ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
+            .ok_or_else(|| usage(py, "the update was prepared by another subscriber", None))
     }
 
-    /// Lag of a version behind the head, as far as the store has times.
+    /// The lag of a version behind the head. Its seconds are None if the store has no times.
     fn lag(&self, py: Python<'_>, version: u64) -> PyResult<LagFigures> {
         let store = self.store.get();
         let lag = store.work(py, How::default(), |store, _| Ok(lag(store, version)))?;
@@ -625,7 +636,7 @@ impl Follower {
         })
     }
 
-    /// When a version was published, by the store's clock, if the store tells.
+    /// The time at which a version was published, by the store's clock, if the store has times.
     fn stored(&self, py: Python<'_>, version: u64) -> PyResult<Option<SystemTime>> {
         self.store
             .get()
@@ -655,7 +666,7 @@ impl Follower {
         Ok(Buffer::new(BufferOwner::Bytes(bytes.into())))
     }
 
-    /// Hashes the copy in memory and compares it with the version held.
+    /// Hashes the copy in memory and compares it with the held version.
     fn verify(&self, py: Python<'_>, until: Option<Py<PyAny>>) -> PyResult<()> {
         let how = self.with_caller(py, self.how(py, until), false)?;
         self.compared(py, &how, |copy, watch| match copy {
@@ -667,8 +678,9 @@ impl Follower {
         })
     }
 
-    /// Compares the sums of the caller's tensors with those of the version held; hashes a copy of
-    /// its own. If they differ, the caller's tensors hold no version any more, if it `doubts`.
+    /// Compares the sums of the caller's tensors with the sums of the held version. A copy in
+    /// memory of its own is hashed instead. If the caller's tensors differ, they count as holding
+    /// no version if `doubts`, and still as holding their version otherwise.
     fn check(
         &self,
         py: Python<'_>,
@@ -688,10 +700,10 @@ impl Follower {
         })
     }
 
-    // For tensors of the caller's.
+    // The methods from here to `doubt` are for the caller's tensors.
 
-    /// The places of the given tensors of a version; `torch` reads and writes them if some are on a
-    /// device.
+    /// Finds the places of the caller's tensors for a version. `torch` reads and writes them if
+    /// some are on a device.
     fn place(
         &self,
         py: Python<'_>,
@@ -708,7 +720,8 @@ impl Follower {
             infos,
             &given,
             torch,
-            (Arc::clone(&self.caller), wants_sums),
+            Arc::clone(&self.caller),
+            wants_sums,
         )?;
         version
             .check_ties(lent.places())
@@ -716,31 +729,19 @@ impl Follower {
         Ok(FoundTensors(Mutex::new(Some(lent))))
     }
 
-    /// Whether a version has the tensors that are bound. It is refused if tensors differ that lie
-    /// in the same memory.
+    /// True if a version has the tensors that are bound. Refuses a version in which tensors that
+    /// lie in the same memory differ.
     fn fits(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<bool> {
         let version = prepared.version_in_place(py)?;
-        let fits = |places: &Places| {
-            let is_same = places
-                .tensors()
-                .iter()
-                .eq(version.tensors().into_iter().map(|(info, _)| info));
-            if is_same {
-                version.check_ties(places).map(|()| true)
-            } else {
-                Ok(false)
-            }
-        };
-        let found = self.with_into(py, |follower| {
-            follower
-                .memory()
-                .map_or(Ok(false), |lent| fits(lent.places()))
+        let found = self.with_into(py, |follower| match follower.memory() {
+            Some(lent) => fits(lent.places(), &version),
+            None => Ok(false),
         });
         found?.map_err(|error| raised(py, &error))
     }
 
-    /// Follows the chain with these from now on. `all` is what the places of each process have
-    /// told, `own` is the number of this one.
+    /// Binds these tensors, which follow the chain from now on. `all` has the result of
+    /// [`FoundTensors::told`] of each process; `own` is the number of this process.
     fn bind(
         &self,
         py: Python<'_>,
@@ -753,16 +754,21 @@ impl Follower {
             .iter()
             .map(|word| serde_json::from_slice(word))
             .collect::<serde_json::Result<Vec<_>>>();
-        let told = told
-            .map_err(|error| usage(py, format!("what another process has told: {error}"), None))?;
+        let told = told.map_err(|error| {
+            usage(
+                py,
+                format!("the message of another process is invalid: {error}"),
+                None,
+            )
+        })?;
         let (all, unused): (Vec<Vec<Vec<Elements>>>, Vec<BTreeSet<String>>) =
             told.into_iter().unzip();
         let needs = |name: &str| !unused.iter().all(|unused| unused.contains(name));
         self.bind_divided(py, lent, own, &all, needs)
     }
 
-    /// Follows the chain with these from now on, if no other process has any. `unused` are the
-    /// names of tensors that are not needed.
+    /// Binds these tensors, which follow the chain from now on, when no other process has any.
+    /// `unused` are the names of the tensors that are not needed.
     fn bind_alone(
         &self,
         py: Python<'_>,
@@ -777,7 +783,7 @@ impl Follower {
         self.bind_divided(py, lent, 0, &[own], |name| !unused.contains(name))
     }
 
-    /// Proves the changes of a version.
+    /// Proves the changes of a version, without writing them.
     fn prove(
         &self,
         py: Python<'_>,
@@ -793,7 +799,7 @@ impl Follower {
         let version = Arc::get_mut(version).ok_or_else(|| being_read(py))?;
         self.compared(py, &how, |copy, watch| match copy {
             Keeper::Into(follower) => {
-                // Sums of an earlier proof that came to no end do not count.
+                // Drops the sums of an earlier proof that did not end.
                 drop(follower.memory().map(LentMemory::take_sums));
                 follower.prove(version, &*peers, watch)?;
                 let sums = follower
@@ -807,19 +813,20 @@ impl Follower {
         })
     }
 
-    /// The caller begins to load a version in its own way.
+    /// Records that the caller begins to load a version in its own way.
     fn begin(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<()> {
         let version = prepared.version_in_place(py)?;
         self.with_into(py, |follower| follower.begin(&version))?
             .map_err(|error| raised(py, &error))
     }
 
-    /// All tensors of a version that is loaded as a whole, one by one.
+    /// Returns all tensors of a version that is loaded as a whole, in batches.
     fn stream(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<Stream> {
         Stream::of(py, prepared.version_in_place(py)?, self.threads)
     }
 
-    /// It has loaded all of the version. Returns what `switch` does.
+    /// Records that the caller has loaded the whole version. Returns the facts of the switch, as
+    /// `switch` does.
     fn finish(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<SwitchFacts> {
         let version = prepared.version_in_place(py)?;
         let told = self
@@ -831,9 +838,9 @@ impl Follower {
         Ok(told)
     }
 
-    /// The next version is loaded as a whole, because of `torn`: nobody knows what the tensors
-    /// hold; `place`: they lie elsewhere than before, or it is not known where; or `budget`: there
-    /// was no room for changes.
+    /// Makes the next version be loaded as a whole, for one of these reasons. `torn`: the content
+    /// of the tensors is unknown. `place`: the tensors have moved, or their place is unknown.
+    /// `budget`: there was no room for the changes.
     fn doubt(&self, py: Python<'_>, why: &str) -> PyResult<()> {
         let is_named = |fallback: &Fallback| fallback.name() == why;
         let why = [Fallback::Torn, Fallback::Place]
@@ -843,18 +850,19 @@ impl Follower {
         self.with_into(py, |follower| follower.doubt(why))
     }
 
-    /// The progress callback may refer to the owner of this object, and so to this object.
+    /// Visits the progress callback, which may refer to the owner of this object, and so to this
+    /// object.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.progress)
     }
 
-    /// Why the store does not answer; None if it does. Any thread may ask.
+    /// The reason why the store does not answer; None if it does. Any thread may read this.
     #[getter]
     fn trouble(&self) -> Option<String> {
         self.asked.trouble()
     }
 
-    /// Gives up the copy, its connections, threads of its own and its lock.
+    /// Closes the copy, its connections, its own threads and its lock.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         close(py, &mut *free(py, &self.copy)?)?;
         let pool = self
@@ -868,7 +876,7 @@ impl Follower {
 }
 
 impl Follower {
-    /// Works with the copy. None if the caller has ended it.
+    /// Runs work with the copy. Returns None if [`How::until`] has ended it.
     fn with_copy<T: Send>(
         &self,
         py: Python<'_>,
@@ -880,7 +888,8 @@ impl Follower {
         run_until(py, how, |watch| work(copy, watch))
     }
 
-    /// The same for work that reads the tensors, which the caller may end.
+    /// Same as [`with_copy`](Self::with_copy), for work that reads the tensors. Fails with
+    /// CANCELLED if [`How::until`] has ended it.
     fn compared(
         &self,
         py: Python<'_>,
@@ -890,7 +899,8 @@ impl Follower {
         self.with_copy(py, how, work)?.ok_or_else(|| cancelled(py))
     }
 
-    /// For work on the caller's tensors, which may wait for other processes.
+    /// Returns settings for work on the caller's tensors. Work that `waits` for other processes
+    /// gets a pool of its own.
     fn with_caller(&self, py: Python<'_>, how: How, waits: bool) -> PyResult<How> {
         let mut pool = None;
         if waits {
@@ -919,7 +929,7 @@ impl Follower {
         Ok(work(follower))
     }
 
-    /// Follows the chain with tensors of which the processes have these elements.
+    /// Binds tensors that are divided among processes. `all` has the elements in each process.
     fn bind_divided(
         &self,
         py: Python<'_>,
@@ -933,7 +943,7 @@ impl Follower {
         self.with_into(py, |follower| follower.bind(lent))
     }
 
-    /// The processes that hold the tensors together.
+    /// Returns the processes that hold the tensors together.
     fn peers(&self, ranks: Option<Py<PyAny>>) -> Box<dyn Peers + Send> {
         match ranks {
             Some(ranks) => Box::new(ProcessGroup {
@@ -960,56 +970,56 @@ impl Follower {
         polled.ok_or_else(|| cancelled(py))
     }
 
-    /// Switches the copy. What comes of it is noted before anything else can fail: Ctrl-C ends the
-    /// waiting for a switch, not the switch.
+    /// Switches the copy. Records the result before anything else can fail, because Ctrl-C ends the
+    /// wait for a switch, but not the switch.
     fn exchange(
         &self,
-        py: Python<'_>,
-        (copy, made): (&mut Keeper, &mut Pending),
-        (prepared, peers): (&PreparedUpdate, &(dyn Peers + Send)),
+        copy: &mut Keeper,
+        made: &mut Pending,
+        prepared: &PreparedUpdate,
+        peers: &dyn Peers,
         is_half_done: &AtomicBool,
-        how: &How,
-    ) -> PyResult<()> {
-        run(py, how, |watch| {
-            let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
-            let is_in_memory = !matches!(copy, Keeper::Directory(_));
-            is_half_done.store(is_in_memory, Ordering::SeqCst);
-            let failed = || Error::usage("the switch to this version has failed: prepare it again");
-            let told = match (&mut *copy, made) {
-                (Keeper::Memory(own), Pending::Memory(patches)) => own
-                    .apply(patches)
-                    .map(|switched| SwitchFacts::of(&switched)),
-                (Keeper::Into(lent), Pending::Into(version)) => {
-                    let version = Arc::get_mut(version)
-                        .ok_or_else(|| Error::usage("the version is being read"));
-                    version
-                        .and_then(|version| lent.apply(version, peers, watch))
-                        .map(|switched| SwitchFacts::of(&switched))
-                }
-                (Keeper::Directory(directory), Pending::Directory(files)) => {
-                    let files = files.take().ok_or_else(failed);
-                    files
-                        .and_then(|files| directory.apply(files))
-                        .map(|switched| SwitchFacts::of(&switched))
-                }
-                _ => Err(Error::usage("this was prepared by another subscriber")),
-            };
-            is_half_done.store(false, Ordering::SeqCst);
-            // In memory an error comes before anything is changed, or it knows; in a directory,
-            // `current` may lead to either version then.
-            self.is_torn.store(
-                told.is_err() && (was_torn || !is_in_memory),
-                Ordering::SeqCst,
-            );
-            let told = told?;
-            self.switches.fetch_add(1, Ordering::SeqCst);
-            *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
-            Ok(())
-        })
+        watch: &Watch,
+    ) -> Result<()> {
+        let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
+        let is_in_memory = !matches!(copy, Keeper::Directory(_));
+        is_half_done.store(is_in_memory, Ordering::SeqCst);
+        let failed = || Error::usage("the switch to this version failed: prepare it again");
+        let told = match (&mut *copy, made) {
+            (Keeper::Memory(own), Pending::Memory(patches)) => own
+                .apply(patches)
+                .map(|switched| SwitchFacts::of(&switched)),
+            (Keeper::Into(lent), Pending::Into(version)) => {
+                let version =
+                    Arc::get_mut(version).ok_or_else(|| Error::usage("the version is being read"));
+                version
+                    .and_then(|version| lent.apply(version, peers, watch))
+                    .map(|switched| SwitchFacts::of(&switched))
+            }
+            (Keeper::Directory(directory), Pending::Directory(files)) => {
+                let files = files.take().ok_or_else(failed);
+                files
+                    .and_then(|files| directory.apply(files))
+                    .map(|switched| SwitchFacts::of(&switched))
+            }
+            _ => Err(Error::usage(
+                "the update was prepared by another subscriber",
+            )),
+        };
+        is_half_done.store(false, Ordering::SeqCst);
+        // In memory, an error comes before any change, or the follower knows that its tensors are
+        // torn. In a directory, `current` may lead to either version after an error.
+        self.is_torn.store(
+            told.is_err() && (was_torn || !is_in_memory),
+            Ordering::SeqCst,
+        );
+        let told = told?;
+        self.switches.fetch_add(1, Ordering::SeqCst);
+        *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+        Ok(())
     }
 
-    /// The newest version that exists and that the trusted keys have not signed, as far as is
-    /// known.
+    /// The newest known version if the trusted keys have not signed it.
     fn unsigned(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let copy = free(py, &self.copy)?;
         Ok(copy.get(py)?.copy().unsigned())
@@ -1028,7 +1038,7 @@ impl Follower {
         }
     }
 
-    /// The same for work that may wait for the store. What was stopped before goes on now.
+    /// Same as [`how`](Self::how), for work that may wait for the store. Clears an earlier stop.
     fn stoppable(&self, py: Python<'_>, until: Option<Py<PyAny>>) -> How {
         self.stop.reset();
         How {
@@ -1039,7 +1049,20 @@ impl Follower {
     }
 }
 
-/// The tensors that have been found, which are bound once.
+/// True if a version has the tensors of these places.
+fn fits(places: &Places, version: &LentVersion) -> Result<bool> {
+    let is_same = places
+        .tensors()
+        .iter()
+        .eq(version.tensors().into_iter().map(|(info, _)| info));
+    if is_same {
+        version.check_ties(places).map(|()| true)
+    } else {
+        Ok(false)
+    }
+}
+
+/// Takes the tensors that have been found. They can be bound only once.
 fn bound_once(py: Python<'_>, placed: &FoundTensors) -> PyResult<LentMemory> {
     let mut found = placed.0.lock().unwrap_or_else(PoisonError::into_inner);
     found
@@ -1061,7 +1084,7 @@ fn close(py: Python<'_>, copy: &mut OfProcess<Keeper>) -> PyResult<()> {
     Ok(())
 }
 
-/// When the time is over; `None` also for a time that never is.
+/// Returns the time at which a timeout ends; `None` if it never ends.
 fn deadline(timeout: Option<f64>) -> Option<Instant> {
     Instant::now().checked_add(Duration::try_from_secs_f64(timeout?.max(0.0)).ok()?)
 }
@@ -1098,7 +1121,7 @@ fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
 }
 
 impl PreparedUpdate {
-    /// The version that a kind of copy has prepared, as Python gets it.
+    /// Converts the prepared version of any kind of copy for Python.
     fn of<P: Place>(version: PreparedVersion<P>) -> Self
     where
         Pending: From<PreparedVersion<P>>,
@@ -1115,7 +1138,7 @@ impl PreparedUpdate {
         }
     }
 
-    /// A version for the caller's tensors.
+    /// Returns the version, which must be one for the caller's tensors.
     fn version_in_place(&self, py: Python<'_>) -> PyResult<Arc<LentVersion>> {
         match free(py, &self.made)?.get(py)? {
             Pending::Into(version) => Ok(Arc::clone(version)),
@@ -1126,7 +1149,7 @@ impl PreparedUpdate {
 
 #[pymethods]
 impl PreparedUpdate {
-    /// The directory of its files, if it is for a directory and has not been switched to.
+    /// The directory of the version's files, if it is for a directory and has not been switched to.
     fn directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         let made = free(py, &self.made)?;
         let Pending::Directory(Some(files)) = made.get(py)? else {
@@ -1135,7 +1158,7 @@ impl PreparedUpdate {
         Ok(Some(files.held().directory.clone()))
     }
 
-    /// The tensors of a version for memory of the library; none for others.
+    /// The tensors of a version for a copy in memory of its own; empty for other versions.
     fn tensors(&self, py: Python<'_>) -> PyResult<Vec<TensorForm>> {
         let made = free(py, &self.made)?;
         let Pending::Memory(patches) = made.get(py)? else {
@@ -1145,8 +1168,8 @@ impl PreparedUpdate {
         Ok(tables.flat_map(|table| forms(&table.tensors)).collect())
     }
 
-    /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the
-    /// order of shards and names.
+    /// Returns patches from number `begin` on, as many as fit one call. There is one patch for each
+    /// tensor that changes, in the order of shards and, within a shard, of [`PatchRows::add_set`].
     fn patches(&self, py: Python<'_>, begin: usize) -> PyResult<Vec<TensorPatch>> {
         let guard = free(py, &self.made)?;
         let made = guard.get(py)?;
@@ -1163,7 +1186,7 @@ impl PreparedUpdate {
         rows.finish(py)
     }
 
-    /// The facts that have been told of the switch to it; None before.
+    /// The facts of the switch to this version; None before the switch.
     #[getter]
     fn told(&self) -> Option<SwitchFacts> {
         self.told
@@ -1172,38 +1195,32 @@ impl PreparedUpdate {
             .clone()
     }
 
-    /// Whether a version for the caller's tensors is taken in place, or else loaded as a whole.
+    /// True if the version is applied in place to the caller's tensors, false if it is loaded as a
+    /// whole.
     #[getter]
     fn is_in_place(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(!self.version_in_place(py)?.is_whole())
     }
 
-    /// The changes that a version that is taken in place writes, by the addresses of the storages
-    /// and the numbers of the 16 MiB of each: sums of old and of new values; None for a version
-    /// that is loaded as a whole.
+    /// The sums of the old and of the new values that a version writes in place, for each piece of
+    /// 16 MiB of each storage; None for a version that is loaded as a whole.
     fn changes(&self, py: Python<'_>) -> PyResult<Option<Vec<PieceSums>>> {
         if self.version_in_place(py)?.is_whole() {
             return Ok(None);
         }
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let row = |(&(storage, piece), sums): (&(usize, u64), &[Sums; 2])| {
-            let [old, new] = sums.map(|sums| sums.numbers().into());
-            PieceSums {
-                storage,
-                piece,
-                old,
-                new,
-            }
-        };
-        Ok(Some(sums.iter().map(row).collect()))
+        let sums = sums.iter();
+        let pieces = sums.map(|((storage, piece), sums)| PieceSums::of(*storage, *piece, *sums));
+        Ok(Some(pieces.collect()))
     }
 
-    /// Equal in all processes that work from the same table and sums, with the same links.
+    /// A digest that is equal in all processes that work from the same table and sums, with the
+    /// same links.
     fn agreement(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.version_in_place(py)?.agreement().to_string())
     }
 
-    /// Name, dtype, shape and digest of the tensors of the version that are selected.
+    /// Name, dtype, shape and digest of the version's selected tensors.
     fn table(&self, py: Python<'_>) -> PyResult<Vec<TensorDigest>> {
         let version = self.version_in_place(py)?;
         let tensors = version.tensors().into_iter();

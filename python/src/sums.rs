@@ -1,5 +1,5 @@
-//! The parts that Python needs for sums (SPEC section 24): the numbers with which torch computes
-//! them on a device, and sums of memory that the processor can reach.
+//! Sums (SPEC section 24) for Python: the numbers with which torch computes sums on a device, and
+//! sums of CPU memory.
 
 use deltachain::sums::{self, Sums};
 use pyo3::prelude::*;
@@ -9,31 +9,31 @@ use crate::memory::{Buffer, BufferOwner, ByteView};
 use crate::tensors::{Finder, TensorBytes};
 use crate::work::{How, run};
 
-/// Number of bytes that one thread takes at once; even.
+/// Number of bytes that one thread adds up at a time. It is even.
 const AT_ONCE: usize = 1 << 20;
 
-/// The fixed numbers that units are multiplied with: 4096 for each of the two sums by place, 2048
-/// for each by row.
+/// Returns the fixed numbers that units are multiplied with. Each of the two sums has 4096 numbers
+/// for places in a row, and 2048 for rows.
 #[pyfunction]
 pub(crate) fn sum_numbers() -> Buffer {
     Buffer::new(BufferOwner::Int64(sums::numbers().map(i64::from).collect()))
 }
 
-/// The two sums of a tensor on the CPU whose first byte stands at `begin` in its piece, in which
-/// all of it lies.
+/// Computes the two sums of a tensor on the CPU. Its first byte is byte `begin` of a piece that
+/// contains the whole tensor.
 #[pyfunction]
 pub(crate) fn sums_of(py: Python<'_>, tensor: &Bound<'_, PyAny>, begin: u64) -> PyResult<[u32; 2]> {
     let bytes = bytes_of(py, tensor)?;
     let bytes = bytes.bytes();
     if bytes.len() <= AT_ONCE {
-        // Handing it to other threads takes longer.
+        // Using other threads would take longer.
         return Ok(sum(bytes, begin).numbers());
     }
     run(py, &How::default(), |_| Ok(sum(bytes, begin).numbers()))
 }
 
-/// The two sums of each of several tensors of this many bytes, which lie one after another in one
-/// tensor on the CPU.
+/// Computes the two sums of each of several tensors of `length` bytes, which lie one after another
+/// in one tensor on the CPU.
 #[pyfunction]
 pub(crate) fn sums_of_each(
     py: Python<'_>,
@@ -59,7 +59,7 @@ pub(crate) fn sums_of_each(
     })
 }
 
-/// The bytes of a tensor on the CPU.
+/// Returns the bytes of a tensor on the CPU.
 fn bytes_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<ByteView> {
     match Finder::new(py)?.find("", tensor, false)? {
         (_, TensorBytes::Here(bytes)) => Ok(bytes),
@@ -71,7 +71,7 @@ fn bytes_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<ByteView> {
     }
 }
 
-/// The sums of bytes of which the first stands at `begin` in its piece.
+/// Computes the sums of bytes of which the first is byte `begin` of a piece.
 fn sum(bytes: &[u8], begin: u64) -> Sums {
     let (first, rest) = bytes.split_at(bytes.len().min((begin % 2 == 1).into()));
     let alone = Sums::of_lanes(1, &[u32::try_from(begin).unwrap_or(0)], first);

@@ -1,6 +1,6 @@
-//! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with
-//! the buffer protocol, and `deltachain.Tensor`, which can be of any dtype and can be read piece by
-//! piece.
+//! Python tensors as states of the library, without copies: torch tensors, numpy arrays, objects
+//! with the buffer protocol, and `deltachain.Tensor`, which may have any dtype and may be read
+//! piece by piece.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,15 +17,15 @@ use crate::gate;
 use crate::memory::{ByteView, borrowed};
 use crate::places::TensorPlace;
 
-/// Number of bytes read at a time from foreign memory.
+/// Number of bytes read at a time from memory that is not on the CPU.
 pub(crate) const STRETCH: usize = 16 << 20;
 
-/// Place of a tensor's bytes.
+/// A tensor's bytes, by where they are.
 pub(crate) enum TensorBytes {
-    /// In memory that is read where it is.
+    /// In CPU memory, which is read without a copy.
     Here(ByteView),
-    /// Somewhere else, such as a device: an object that is called with an offset and a length in
-    /// bytes and returns an object with the buffer protocol.
+    /// Elsewhere, such as on a device. The callable gets an offset and a length in bytes, and
+    /// returns an object with the buffer protocol.
     Elsewhere(Py<PyAny>),
 }
 
@@ -53,20 +53,20 @@ fn stretch(bytes: &ByteView, range: Range<u64>) -> Option<&[u8]> {
         .get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
-/// One tensor: its description and its bytes.
+/// A tensor's description and bytes.
 struct FoundTensor {
     dtype: Dtype,
     shape: Vec<u64>,
     bytes: TensorBytes,
 }
 
-/// Finds out what objects are. One for many tensors: names that are the same for all are looked up
-/// once.
+/// Finds the dtype, shape and bytes of tensor objects. Looks up classes and dtypes once for many
+/// tensors.
 pub(crate) struct Finder<'py> {
     torch: Option<Bound<'py, PyAny>>,
     numpy: Option<Bound<'py, PyAny>>,
     own: Bound<'py, PyAny>,
-    /// Dtypes by the address of the object that stands for them, which lives as long as its
+    /// Dtypes, by the address of torch's or numpy's dtype object, which lives as long as its
     /// library.
     dtypes: HashMap<usize, Dtype>,
 }
@@ -77,9 +77,9 @@ impl<'py> Finder<'py> {
             .import("sys")?
             .getattr("modules")?
             .cast_into::<PyDict>()?;
-        // A library that was not imported has no tensors.
+        // A library that has not been imported has no tensors.
         let class = |module: &str, class: &str| -> PyResult<Option<Bound<'py, PyAny>>> {
-            // While it is being imported, a module may lack it.
+            // A module that is still being imported may lack the class.
             Ok(modules
                 .get_item(module)?
                 .and_then(|module| module.getattr(class).ok()))
@@ -92,22 +92,22 @@ impl<'py> Finder<'py> {
         })
     }
 
-    /// Whether it is a tensor of torch.
+    /// True if the object is a torch tensor.
     pub(crate) fn is_torch(&self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
         self.torch
             .as_ref()
             .map_or(Ok(false), |class| object.is_instance(class))
     }
 
-    /// Whether it is an array of numpy.
+    /// True if the object is a numpy array.
     pub(crate) fn is_numpy(&self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
         self.numpy
             .as_ref()
             .map_or(Ok(false), |class| object.is_instance(class))
     }
 
-    /// The tensor that an object is, if its length is what dtype and shape say. `writable` asks for
-    /// one that can be written to.
+    /// Returns the description and bytes of a tensor object. The number of bytes must fit dtype and
+    /// shape. With `writable`, the memory must be writable.
     pub(crate) fn find(
         &mut self,
         name: &str,
@@ -126,27 +126,43 @@ impl<'py> Finder<'py> {
         checked(object.py(), name, found?)
     }
 
+    /// Same as [`find`](Self::find), with the name as a Python object.
+    fn find_named(
+        &mut self,
+        name: &Bound<'py, PyAny>,
+        object: &Bound<'py, PyAny>,
+        writable: bool,
+    ) -> PyResult<(TensorInfo, TensorBytes)> {
+        let py = name.py();
+        let Ok(name) = name.cast::<PyString>() else {
+            return Err(usage(
+                py,
+                format!("names of tensors must be strings, not {}", name.repr()?),
+                None,
+            ));
+        };
+        let name = name.to_cow().or_else(|_| {
+            Err(usage(
+                py,
+                format!("the name {} is not Unicode text", name.repr()?),
+                None,
+            ))
+        })?;
+        self.find(&name, object, writable)
+    }
+
     fn of_torch(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<FoundTensor> {
         let py = object.py();
         let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
-        let layout = object.getattr(intern!(py, "layout"))?.str()?;
-        // Nested tensors have no shape, and the others' elements are not in one row.
-        if layout.to_cow()? != "torch.strided"
-            || object.getattr(intern!(py, "is_nested"))?.is_truthy()?
-        {
-            return Err(usage(
-                py,
-                "the tensor is sparse or nested: give a dense one",
-                Some(name),
-            ));
-        }
+        check_dense(name, object)?;
         let mut shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
         if object.hasattr(intern!(py, "to_local"))? {
-            let text = "the tensor is spread over processes (DTensor): gather it, or let a Publisher with a group do so";
+            let text = "the tensor is spread over processes (DTensor): gather it, or use a \
+                        Publisher with group=";
             return Err(usage(py, text, Some(name)));
         }
         if dtype == Dtype::F4 {
-            // torch counts bytes of two elements.
+            // torch's shape counts bytes, which hold two elements each.
             shape
                 .iter_mut()
                 .rev()
@@ -164,25 +180,7 @@ impl<'py> Finder<'py> {
                 bytes: TensorBytes::Elsewhere(reader.unbind()),
             });
         }
-        if !object
-            .call_method0(intern!(py, "is_contiguous"))?
-            .is_truthy()?
-        {
-            return Err(usage(
-                py,
-                "the tensor is not contiguous: give tensor.contiguous()",
-                Some(name),
-            ));
-        }
-        if object.call_method0(intern!(py, "is_conj"))?.is_truthy()?
-            || object.call_method0(intern!(py, "is_neg"))?.is_truthy()?
-        {
-            return Err(usage(
-                py,
-                "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()",
-                Some(name),
-            ));
-        }
+        check_contiguous(name, object)?;
         let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
         let address = TensorPlace::of(name, object)?.layout(py)?.address;
         let bytes = ByteView::of_address(address, length, object.clone().unbind());
@@ -213,7 +211,8 @@ impl<'py> Finder<'py> {
         if writable && !flags.getattr(intern!(py, "writeable"))?.is_truthy()? {
             return Err(usage(py, "the array is read-only", Some(name)));
         }
-        // Quick, but arrays of dtypes that numpy does not know itself have none.
+        // The buffer protocol is quicker, but does not work for arrays with dtypes from outside of
+        // numpy.
         let bytes = PyUntypedBuffer::get(object)
             .ok()
             .and_then(ByteView::of_buffer);
@@ -246,7 +245,7 @@ impl<'py> Finder<'py> {
         let Ok(text) = dtype.extract::<String>() else {
             return Err(usage(
                 py,
-                format!("there is no dtype {}", dtype.repr()?),
+                format!("unknown dtype {}", dtype.repr()?),
                 Some(name),
             ));
         };
@@ -254,7 +253,7 @@ impl<'py> Finder<'py> {
         let Ok(shape) = shape.extract::<Vec<u64>>() else {
             return Err(usage(
                 py,
-                format!("{} is no shape", shape.repr()?),
+                format!("{} is not a shape", shape.repr()?),
                 Some(name),
             ));
         };
@@ -271,7 +270,7 @@ impl<'py> Finder<'py> {
         })
     }
 
-    /// The dtype that an object of torch or numpy stands for.
+    /// Converts a dtype object of torch or numpy.
     pub(crate) fn dtype(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Dtype> {
         let key = object.as_ptr().addr();
         if let Some(dtype) = self.dtypes.get(&key) {
@@ -283,7 +282,7 @@ impl<'py> Finder<'py> {
             .getattr("dtype_name")?
             .call1((object,))?
             .extract()?;
-        let unknown = || {
+        let Some(dtype) = Dtype::from_name(&named) else {
             let text = if named.starts_with('>') {
                 format!(
                     "the bytes are in another order (dtype {named}): give \
@@ -292,24 +291,64 @@ impl<'py> Finder<'py> {
             } else {
                 format!("unknown dtype {object}")
             };
-            usage(object.py(), text, Some(name))
+            return Err(usage(object.py(), text, Some(name)));
         };
-        let dtype = Dtype::from_name(&named).ok_or_else(unknown)?;
         self.dtypes.insert(key, dtype);
         Ok(dtype)
     }
 }
 
-/// The dtype with a name of SPEC section 2.1.
+/// Refuses torch tensors that are not dense. A nested tensor has no shape, and the elements of a
+/// sparse tensor are not contiguous.
+fn check_dense(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = object.py();
+    let layout = object.getattr(intern!(py, "layout"))?.str()?;
+    if layout.to_cow()? != "torch.strided"
+        || object.getattr(intern!(py, "is_nested"))?.is_truthy()?
+    {
+        return Err(usage(
+            py,
+            "the tensor is sparse or nested: give a dense one",
+            Some(name),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses torch tensors whose memory does not hold their values one after another.
+fn check_contiguous(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = object.py();
+    if !object
+        .call_method0(intern!(py, "is_contiguous"))?
+        .is_truthy()?
+    {
+        return Err(usage(
+            py,
+            "the tensor is not contiguous: give tensor.contiguous()",
+            Some(name),
+        ));
+    }
+    if object.call_method0(intern!(py, "is_conj"))?.is_truthy()?
+        || object.call_method0(intern!(py, "is_neg"))?.is_truthy()?
+    {
+        return Err(usage(
+            py,
+            "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()",
+            Some(name),
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the dtype with a name of SPEC section 2.1.
 pub(crate) fn dtype_named(py: Python<'_>, tensor: &str, name: &str) -> PyResult<Dtype> {
-    Dtype::from_name(name)
-        .ok_or_else(|| usage(py, format!("there is no dtype {name:?}"), Some(tensor)))
+    Dtype::from_name(name).ok_or_else(|| usage(py, format!("unknown dtype {name:?}"), Some(tensor)))
 }
 
 fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<FoundTensor> {
     let (bytes, format, shape) = borrowed(name, object, writable)?;
-    // Formats of Python's module `struct`, in the machine's order, which is little-endian wherever
-    // this is built.
+    // Formats of Python's module `struct`. The native byte order is little-endian wherever this is
+    // built.
     let dtype = match format.trim_start_matches(['@', '=', '<']) {
         "?" => Dtype::BOOL,
         "B" | "c" => Dtype::U8,
@@ -338,71 +377,50 @@ fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<
     })
 }
 
-/// A mapping from names to tensors, held as long as this lives.
+/// A mapping from names to tensors. Keeps the tensors alive.
 pub(crate) struct Tensors {
     infos: Vec<TensorInfo>,
     bytes: Vec<TensorBytes>,
 }
 
 impl Tensors {
-    /// From a mapping, or from an object with `keys()` and `get_tensor()`, such as an open file of
-    /// safetensors.
+    /// Reads a mapping, or an object with `keys()` and `get_tensor()`, such as an open safetensors
+    /// file.
     ///
     /// # Errors
-    /// USAGE if it is neither, a name is not a string, or an object is not a tensor or cannot be
-    /// taken, which says why.
+    /// USAGE if the object is neither, a name is not a string, or a value is not a supported
+    /// tensor; the message says why.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (infos, bytes) = found(object, false)?.into_iter().unzip();
         Ok(Self { infos, bytes })
     }
 }
 
-/// Name, dtype, shape and bytes of all tensors, ascending by name.
-fn found<'py>(
-    object: &Bound<'py, PyAny>,
-    writable: bool,
-) -> PyResult<Vec<(TensorInfo, TensorBytes)>> {
+/// Returns name, dtype, shape and bytes of all tensors, ascending by name.
+fn found(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Vec<(TensorInfo, TensorBytes)>> {
     let py = object.py();
     let mut finder = Finder::new(py)?;
     let mut all = Vec::new();
-    let mut add = |name: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>| -> PyResult<()> {
-        let Ok(name) = name.cast::<PyString>() else {
-            return Err(usage(
-                py,
-                format!("names of tensors must be strings, not {}", name.repr()?),
-                None,
-            ));
-        };
-        let name = name.to_cow().or_else(|_| {
-            Err(usage(
-                py,
-                format!("the name {} is not Unicode text", name.repr()?),
-                None,
-            ))
-        })?;
-        all.push(finder.find(&name, value, writable)?);
-        Ok(())
-    };
     if let Ok(mapping) = object.cast::<PyDict>() {
         for (name, value) in mapping.iter() {
-            add(&name, &value)?;
+            all.push(finder.find_named(&name, &value, writable)?);
         }
     } else if let Ok(mapping) = object.cast::<PyMapping>() {
         for item in mapping.items()?.iter() {
             let item = item.cast_into::<PyTuple>()?;
-            add(&item.get_item(0)?, &item.get_item(1)?)?;
+            all.push(finder.find_named(&item.get_item(0)?, &item.get_item(1)?, writable)?);
         }
     } else if object.hasattr("get_tensor")? && object.hasattr("keys")? {
         for name in object.call_method0("keys")?.try_iter()? {
             let name = name?;
             let value = object.call_method1("get_tensor", (&name,))?;
-            add(&name, &value)?;
+            all.push(finder.find_named(&name, &value, writable)?);
         }
     } else {
         let kind = object.get_type();
         return Err(usage(
             py,
-            format!("a state is a path or a mapping from names to tensors, not {kind}"),
+            format!("a state must be a path or a mapping from names to tensors, not {kind}"),
             None,
         ));
     }
@@ -410,7 +428,7 @@ fn found<'py>(
     Ok(all)
 }
 
-/// The description and the bytes of a tensor, if its length is what dtype and shape say.
+/// Returns the description and the bytes of a tensor if the number of bytes fits dtype and shape.
 fn checked(py: Python<'_>, name: &str, found: FoundTensor) -> PyResult<(TensorInfo, TensorBytes)> {
     let FoundTensor {
         dtype,
@@ -456,19 +474,19 @@ impl State for Tensors {
     }
 }
 
-/// Tensors that were made for a state, ascending by name: written within the call in which they are
-/// bound.
+/// Tensors that were allocated for a state, ascending by name. They are written in the call in
+/// which they were bound, so that their memory cannot have moved.
 pub(crate) struct TensorRoom {
     infos: Vec<TensorInfo>,
     bytes: Vec<ByteView>,
 }
 
 impl TensorRoom {
-    /// From a mapping of tensors that can be written to.
+    /// Reads a mapping of writable tensors.
     ///
     /// # Errors
-    /// As for [`Tensors::of`]; USAGE if a tensor is read-only, is not on the CPU, or shares memory
-    /// with another one.
+    /// Same errors as [`Tensors::of`]; USAGE if a tensor is read-only, is not on the CPU, or shares
+    /// memory with another one.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let (mut infos, mut all) = (Vec::new(), Vec::new());
@@ -477,7 +495,7 @@ impl TensorRoom {
             let TensorBytes::Here(bytes) = bytes else {
                 return Err(usage(
                     py,
-                    "only memory of the CPU can be written to",
+                    "only CPU memory can be written to",
                     Some(info.name()),
                 ));
             };
@@ -502,7 +520,7 @@ impl TensorRoom {
         &self.infos
     }
 
-    /// Writes the tensors, in the order of their names.
+    /// Returns a writer to the tensors, in the order of their names.
     pub(crate) fn writer(&mut self) -> MemoryWriter<'_> {
         MemoryWriter::new(self.bytes.iter_mut().map(ByteView::bytes_mut))
     }

@@ -1,5 +1,5 @@
-//! Long work: other threads do it while the caller's thread waits without the interpreter's lock,
-//! shows progress and sees Ctrl-C.
+//! Runs long work in other threads, while the caller's thread waits without the interpreter's lock,
+//! shows progress and handles Ctrl-C.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,10 +24,10 @@ use crate::gate;
 /// Interval at which the waiting thread checks for signals, progress and remarks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// More threads than any machine has processors for would only cost memory.
+/// Maximum number of threads. More threads would only cost memory.
 const MOST_THREADS: usize = 1024;
 
-/// Names of the phases, as callbacks get them.
+/// Names of the phases for progress callbacks.
 const PHASES: [(Phase, &str); 7] = [
     (Phase::Hash, "hash"),
     (Phase::Compare, "compare"),
@@ -45,7 +45,7 @@ fn row(phase: Phase) -> usize {
         .unwrap_or(0)
 }
 
-/// A number of threads, as callers give it.
+/// A number of threads from the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Threads(usize);
 
@@ -69,31 +69,30 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads {
 /// Settings of a call's work: number of threads, progress function, time limit.
 #[derive(Default)]
 pub(crate) struct How {
-    /// Threads that compute; as many as there are processors, and two at least, if `None`.
+    /// Number of threads that compute; `None` for one per processor, and at least two.
     pub(crate) threads: Option<Threads>,
     /// Called as `progress(phase, done, total)` from the caller's thread, in bytes.
     pub(crate) progress: Option<Py<PyAny>>,
-    /// When to give up.
+    /// The time at which the work is given up.
     pub(crate) deadline: Option<Instant>,
-    /// A version that there is, but that is not waited for, to be told when it is given up.
+    /// Reason for the wait, which is appended to the error of a timeout.
     pub(crate) waits_for: Option<String>,
-    /// Whether that is because the trusted keys have not signed it.
+    /// True if the reason is a version that the trusted keys have not signed.
     pub(crate) is_unsigned: bool,
-    /// Ends what the work waits for in the store.
+    /// Ends the work's waits for the store.
     pub(crate) stop: Option<Stop>,
-    /// The store that is asked, to say why it does not answer.
+    /// The store that the work uses, which knows why it does not answer.
     pub(crate) asked: Option<Arc<AskedStore>>,
-    /// Called often from the caller's thread, for [`run_until`]: the work ends when this returns
-    /// something true.
+    /// Called often from the caller's thread. The work ends when this returns something true.
     pub(crate) until: Option<Py<PyAny>>,
-    /// The caller's thread, which the work may ask to do something.
+    /// The caller's thread, if the work may ask it to do something.
     pub(crate) caller: Option<Arc<Caller>>,
-    /// Threads of its own, of work that waits for other processes; those that all work shares if
-    /// `None`.
+    /// The threads for work that waits for other processes; `None` for the threads that all work
+    /// shares.
     pub(crate) pool: Option<Arc<ThreadPool>>,
 }
 
-/// A store, and what has been logged of it.
+/// A store, and the last trouble with it that was logged.
 pub(crate) struct AskedStore {
     trouble: Trouble,
     said: Mutex<Option<String>>,
@@ -107,12 +106,13 @@ impl AskedStore {
         }
     }
 
-    /// Why the last request has failed.
+    /// The reason why the last request failed.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.now()
     }
 
-    /// The same if it is something new.
+    /// Same as [`trouble`](Self::trouble), but `None` if the reason has not changed since the last
+    /// call.
     fn news(&self) -> Option<String> {
         let trouble = self.trouble.now();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,23 +124,24 @@ impl AskedStore {
     }
 }
 
-/// Something that is done in the caller's thread, for the work that waits for it.
+/// Work for the caller's thread, which a thread of this library waits for.
 type Request = Box<dyn FnOnce(Python<'_>) + Send>;
 
-/// The thread that waits for work: torch's streams, devices and modes belong to it, and Ctrl-C
-/// comes to it.
+/// The thread that waits for work. torch's streams, devices and modes belong to it, and it handles
+/// Ctrl-C.
 #[derive(Default)]
 pub(crate) struct Caller {
     asks: Mutex<Option<mpsc::Sender<Request>>>,
-    /// The exception that has been raised there, which the call raises.
+    /// The exception that was raised in the caller's thread, and that the call will raise.
     raised: Mutex<Option<PyErr>>,
 }
 
 impl Caller {
-    /// Does something in the caller's thread.
+    /// Runs `work` in the caller's thread, and waits for the result.
     ///
     /// # Errors
-    /// USAGE if no call waits; IO if it raised something, which the call then [raises](Self::take).
+    /// USAGE if no call waits; IO if the work raised an exception, which the call then
+    /// [raises](Self::take).
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(Python<'_>) -> PyResult<T> + Send + 'static,
@@ -152,7 +153,7 @@ impl Caller {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let unheard = || Error::usage("no call waits for this work");
+        let unheard = || Error::usage("no call waits for the result");
         let asks = asks.ok_or_else(unheard)?;
         asks.send(ask).map_err(|_| unheard())?;
         match receiver.recv() {
@@ -165,7 +166,7 @@ impl Caller {
         }
     }
 
-    /// The call raises this, unless something has been raised before.
+    /// Makes the call raise this error, unless another error has been raised before.
     pub(crate) fn raise(&self, error: PyErr) {
         self.raised
             .lock()
@@ -173,12 +174,12 @@ impl Caller {
             .get_or_insert(error);
     }
 
-    /// The call raises this, whatever was raised before.
+    /// Makes the call raise this error, instead of an error that has been raised before.
     pub(crate) fn raise_instead(&self, error: PyErr) {
         *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// The exception that has been raised, which stays.
+    /// Returns the exception that has been raised, and keeps it.
     pub(crate) fn raised(&self, py: Python<'_>) -> Option<PyErr> {
         self.raised
             .lock()
@@ -215,16 +216,16 @@ impl How {
     }
 }
 
-/// An error whose cause is elsewhere: what has been raised says more.
+/// Returns an error for work that failed because of an exception, which the call raises instead.
 pub(crate) fn other(text: &str) -> Error {
     Error::io(text, std::io::Error::other("an exception"))
 }
 
-/// Watches work from the threads that do it.
+/// Progress, remarks and the end of work, shared between its threads and the caller's thread.
 pub(crate) struct Watch {
     stopped: AtomicBool,
     deadline: Option<Instant>,
-    /// Whether something has been given up because it was late.
+    /// True if something has been given up because the deadline had passed.
     was_late: AtomicBool,
     counts: [(AtomicU64, AtomicU64); PHASES.len()],
     remarks: Mutex<Vec<String>>,
@@ -243,12 +244,12 @@ impl Watch {
         }
     }
 
-    /// The same for functions that do one kind of work.
+    /// Returns an observer for functions that do one kind of work.
     pub(crate) fn of(&self, phase: Phase) -> WorkPhase<'_> {
         WorkPhase { watch: self, phase }
     }
 
-    /// Whether it is to be given up now because it is late.
+    /// True if the deadline has passed, so that the work must be given up.
     fn is_late(&self) -> bool {
         let is_late = self
             .deadline
@@ -256,7 +257,7 @@ impl Watch {
         self.was_late.fetch_or(is_late, Ordering::Relaxed) || is_late
     }
 
-    /// Waits for this time, or until it is to be given up.
+    /// Waits for this time. Returns an error if the work is stopped, or the deadline passes.
     pub(crate) fn wait(&self, time: Duration) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < time {
@@ -266,14 +267,12 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells the caller about news.
+    /// Logs new remarks, and calls the caller's progress function.
     fn tell(&self, py: Python<'_>, how: &How) -> PyResult<()> {
         let mut remarks =
             std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(trouble) = how.asked.as_ref().and_then(|asked| asked.news()) {
-            remarks.push(format!(
-                "the store does not answer; trying again: {trouble}"
-            ));
+            remarks.push(format!("the store does not answer; retrying: {trouble}"));
         }
         if !remarks.is_empty() {
             let logger = py
@@ -321,7 +320,7 @@ impl Observer for Watch {
     }
 }
 
-/// One kind of work.
+/// A watch for one kind of work.
 pub(crate) struct WorkPhase<'a> {
     watch: &'a Watch,
     phase: Phase,
@@ -337,13 +336,13 @@ impl Progress for WorkPhase<'_> {
     }
 }
 
-/// Does `work`, which must not panic; nothing if it does. Python would get an exception that
+/// Runs `work`, and returns `None` if it panics. Otherwise Python would get an exception that
 /// `except Exception` does not catch.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
-/// Same as [`run_until`], but a time limit that ended the work is an error.
+/// Same as [`run_until`], but fails with CANCELLED if [`How::until`] has ended the work.
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
     how: &How,
@@ -352,10 +351,11 @@ pub(crate) fn run<T: Send>(
     run_until(py, how, work)?.ok_or_else(|| errors::cancelled(py))
 }
 
-/// Does `work` in threads of this package. The calling thread waits without the interpreter's lock;
-/// it sees signals, so that Ctrl-C ends the work, and calls the caller's progress, whose exceptions
-/// end it too. Work that panics is an `InternalError`; what it was changing is the caller's to give
-/// up. None if [`How::until`] has ended it.
+/// Runs `work` in threads of this package. Meanwhile the calling thread waits without the
+/// interpreter's lock. It checks for signals, so that Ctrl-C ends the work, and calls the caller's
+/// progress function, whose exceptions end the work, too. If the work panics, raises
+/// `InternalError`; the caller must give up what the work was changing. Returns None if
+/// [`How::until`] has ended the work.
 pub(crate) fn run_until<T: Send>(
     py: Python<'_>,
     how: &How,
@@ -368,7 +368,7 @@ pub(crate) fn run_until<T: Send>(
     run_apart(py, how, |watch| pool.install(|| work(watch)))
 }
 
-/// Same as [`run`], in a thread outside the pool: for work that mostly waits.
+/// Same as [`run_until`], in a thread outside the pool: for work that mostly waits.
 pub(crate) fn run_apart<T: Send>(
     py: Python<'_>,
     how: &How,
@@ -378,7 +378,7 @@ pub(crate) fn run_apart<T: Send>(
         return Ok(None);
     }
     if gate::is_closed() {
-        // No code would wait for the threads.
+        // The interpreter would not wait for the threads.
         return Err(errors::usage(py, "the interpreter is about to end", None));
     }
     let watch = Watch::new(how.deadline);
@@ -389,9 +389,7 @@ pub(crate) fn run_apart<T: Send>(
         caller.listens(Some(asks.clone()));
     }
     let done = Mutex::new(None);
-    let mut stopped: Option<PyErr> = None;
-    let mut is_over = false;
-    let mut looked = Instant::now();
+    let mut waiting = Waiting::new(how, &watch);
     let result = thread::scope(|scope| {
         let worker = thread::Builder::new().spawn_scoped(scope, || {
             *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(caught(|| work(&watch)));
@@ -399,34 +397,15 @@ pub(crate) fn run_apart<T: Send>(
             let _ = asks.send(Box::new(|_| {}));
         });
         if let Err(error) = worker {
-            stopped = Some(errors::raised(py, &Error::io("starting a thread", error)));
+            let error = Error::io("starting a thread", error);
+            waiting.stopped = Some(errors::raised(py, &error));
             return None;
         }
-        loop {
-            // Inside until the next wait: this thread is about to take the interpreter's lock.
-            let (ask, _inside) = py.detach(|| {
-                let asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
-                (asked.recv_timeout(LOOK), gate::enter_or_wait())
-            });
-            if let Ok(ask) = ask {
-                ask(py);
-            }
-            if let Some(result) = done.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                return result;
-            }
-            if stopped.is_none() && looked.elapsed() >= LOOK {
-                looked = Instant::now();
-                let told = py.check_signals().and_then(|()| watch.tell(py, how));
-                match told.and_then(|()| how.is_over(py)) {
-                    Err(error) => stopped = Some(error),
-                    Ok(now) => is_over |= now,
-                }
-                if stopped.is_some() || is_over || watch.is_late() {
-                    how.stop(&watch);
-                }
-            }
-        }
+        waiting.wait(py, &asked, &done)
     });
+    let Waiting {
+        stopped, is_over, ..
+    } = waiting;
     let raised = how.caller.as_ref().and_then(|caller| {
         caller.listens(None);
         caller.take()
@@ -440,39 +419,114 @@ pub(crate) fn run_apart<T: Send>(
         Ok(result) => Ok(Some(result)),
         Err(_) if raised.is_some() => raised.map_or(Ok(None), Err),
         Err(_) if is_over => Ok(None),
-        Err(_) if watch.was_late.load(Ordering::Relaxed) => {
-            let trouble = how.asked.as_ref().and_then(|asked| asked.trouble());
-            let why = trouble
-                .as_ref()
-                .or(how.waits_for.as_ref())
-                .map(|why| format!(": {why}"))
-                .unwrap_or_default();
-            let advice = if trouble.is_some() {
-                "check the address, the network and the store; then call again, or allow more time"
-            } else if how.is_unsigned {
-                "compare the keys of trust= with those that sign the chain"
-            } else {
-                "call again, or allow more time"
-            };
-            let message = format!("the time is over{why}");
-            Err(errors::advised(py, "TIMEOUT", &message, advice))
-        }
+        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(late_error(py, how)),
         Err(error) => Err(errors::raised(py, &error)),
     }
 }
 
-/// Pools by their number of threads, and the process that they belong to. They stay: threads that
-/// come and go leave memory behind that the allocator keeps for each.
+/// Returns the error of work that a time limit has ended.
+fn late_error(py: Python<'_>, how: &How) -> PyErr {
+    let trouble = how.asked.as_ref().and_then(|asked| asked.trouble());
+    let why = trouble
+        .as_ref()
+        .or(how.waits_for.as_ref())
+        .map(|why| format!(": {why}"))
+        .unwrap_or_default();
+    let advice = if trouble.is_some() {
+        "check the address, the network and the store; then call again, or allow more time"
+    } else if how.is_unsigned {
+        "compare the keys of trust= with those that sign the chain"
+    } else {
+        "call again, or allow more time"
+    };
+    let message = format!("the timeout has expired{why}");
+    errors::advised(py, "TIMEOUT", &message, advice)
+}
+
+/// The result of work in another thread. The outer option is `None` until the work has ended, the
+/// inner one if it has panicked.
+type Done<T> = Mutex<Option<Option<Result<T>>>>;
+
+/// The caller's thread while work runs in another one.
+struct Waiting<'a> {
+    how: &'a How,
+    watch: &'a Watch,
+    /// The exception that has ended the work, from a signal handler or the caller's functions.
+    stopped: Option<PyErr>,
+    /// True if [`How::until`] has ended the work.
+    is_over: bool,
+    /// Time of the last check for signals.
+    looked: Instant,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(how: &'a How, watch: &'a Watch) -> Self {
+        Self {
+            how,
+            watch,
+            stopped: None,
+            is_over: false,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Waits for the result, and handles the work's requests meanwhile. Returns `None` if the work
+    /// has panicked.
+    fn wait<T: Send>(
+        &mut self,
+        py: Python<'_>,
+        asked: &Mutex<mpsc::Receiver<Request>>,
+        done: &Done<T>,
+    ) -> Option<Result<T>> {
+        loop {
+            // Stays inside the gate until the next wait, because this thread takes the
+            // interpreter's lock.
+            let (ask, _inside) = py.detach(|| {
+                let asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+                (asked.recv_timeout(LOOK), gate::enter_or_wait())
+            });
+            if let Ok(ask) = ask {
+                ask(py);
+            }
+            if let Some(result) = done.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return result;
+            }
+            if self.stopped.is_none() && self.looked.elapsed() >= LOOK {
+                self.look(py);
+            }
+        }
+    }
+
+    /// Checks for signals, and shows news to the caller. Stops the work after an exception, when
+    /// [`How::until`] returns something true, and after the deadline.
+    fn look(&mut self, py: Python<'_>) {
+        self.looked = Instant::now();
+        let told = py
+            .check_signals()
+            .and_then(|()| self.watch.tell(py, self.how));
+        match told.and_then(|()| self.how.is_over(py)) {
+            Err(error) => self.stopped = Some(error),
+            Ok(now) => self.is_over |= now,
+        }
+        if self.stopped.is_some() || self.is_over || self.watch.is_late() {
+            self.how.stop(self.watch);
+        }
+    }
+}
+
+/// Pools, by their number of threads. They are kept, because the allocator keeps memory for each
+/// thread that has ended.
 type Pools = BTreeMap<Option<Threads>, Arc<ThreadPool>>;
 static POOLS: Mutex<Option<(u32, Pools)>> = Mutex::new(None);
 
-/// Threads of this process. Those of a parent do not exist after a fork, so that a child begins new
-/// ones.
+/// Returns the shared threads of this process. The parent's threads do not exist after a fork, so a
+/// child starts new ones.
 pub(crate) fn pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Arc<ThreadPool>> {
     let mut all = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     let own = process::id();
     if all.as_ref().is_none_or(|(process, _)| *process != own) {
-        // The parent's are not dropped: their threads are not here to be ended.
+        // The parent's pools are not dropped, because this process does not have their threads, and
+        // could not end them.
         std::mem::forget(all.replace((own, Pools::new())));
     }
     let pools = all.get_or_insert_with(|| (own, Pools::new()));
@@ -484,9 +538,9 @@ pub(crate) fn pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Arc<Thr
     Ok(pool)
 }
 
-/// Threads for one kind of work, that end with it.
+/// Starts threads for one piece of work. They end when the pool is dropped.
 pub(crate) fn new_pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<ThreadPool> {
-    // Also where a process is bound to one processor: a thread that downloads computes nothing.
+    // At least two threads, even on one processor: a thread that downloads computes nothing.
     let own = || {
         thread::available_parallelism()
             .map_or(1, NonZeroUsize::get)
@@ -501,13 +555,13 @@ pub(crate) fn new_pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Thr
     built.map_err(|error| errors::raised(py, &failed(error)))
 }
 
-/// A time; one that cannot be counted is the longest.
+/// Converts seconds. A time that is too long is the longest one.
 pub(crate) fn seconds(pause: f64) -> Duration {
     Duration::try_from_secs_f64(pause.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Something that belongs to one process: its threads and connections are not there in a child that
-/// was forked.
+/// A value that can be used only in the process that made it, because its threads and connections
+/// do not exist in a forked child.
 pub(crate) struct OfProcess<T> {
     value: Option<T>,
     process: u32,
@@ -524,7 +578,7 @@ impl<T> OfProcess<T> {
     /// The value.
     ///
     /// # Errors
-    /// `ForkedError` in any other process than the one that made it; USAGE once it has been closed.
+    /// `ForkedError` in any process but the one that made the value; USAGE after it is closed.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
         self.check(py)?;
         self.value.as_ref().ok_or_else(|| errors::closed(py))
@@ -536,7 +590,7 @@ impl<T> OfProcess<T> {
         self.value.as_mut().ok_or_else(|| errors::closed(py))
     }
 
-    /// Gives it up; nothing if that was done before.
+    /// Takes the value, or `None` if it has been taken before.
     pub(crate) fn close(&mut self, py: Python<'_>) -> PyResult<Option<T>> {
         self.check(py)?;
         Ok(self.value.take())
@@ -546,8 +600,8 @@ impl<T> OfProcess<T> {
         if self.process == process::id() {
             return Ok(());
         }
-        let message =
-            "this was opened before a fork: open it anew in the child, or start processes by spawn";
+        let message = "this was opened before a fork: open another one in the child, or start \
+                       processes with spawn";
         Err(errors::own(py, "FORKED", message, None))
     }
 }
@@ -555,7 +609,7 @@ impl<T> OfProcess<T> {
 impl<T> Drop for OfProcess<T> {
     fn drop(&mut self) {
         if self.process != process::id() {
-            // Ending it would wait for threads that only the parent has.
+            // Dropping the value would wait for threads that only the parent has.
             std::mem::forget(self.value.take());
         }
     }

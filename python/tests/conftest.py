@@ -1,4 +1,4 @@
-"""A chain in a directory, published by the tool, which comes with the package."""
+"""Publishes chains in a directory with the tool of the package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def write_model(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> Path:
-    """A safetensors file of these tensors: dtype, shape and bytes of each."""
+    """Writes a safetensors file of tensors, given by dtype, shape and bytes."""
     header: dict[str, Any] = {}
     offset = 0
     for name, (dtype, shape, data) in tensors.items():
@@ -43,7 +43,7 @@ def write_model(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], by
 
 
 def tool(*arguments: object) -> str:
-    """Runs the tool of the package; what it prints."""
+    """Runs the tool of the package and returns what it prints."""
     command = [sys.executable, "-m", "deltachain", *map(str, arguments)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -51,7 +51,7 @@ def tool(*arguments: object) -> str:
 
 
 class Chain:
-    """A chain, and the model that the next version is made of."""
+    """A chain, with the models of its versions."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -2,21 +2,23 @@
 
     python in_place_worker.py RANK SIZE MEETING URL STEP...
 
-A step is `apply N`, `check`, or something that happens at the next `apply`, on rank 1 unless said
+A step is `apply N`, `check`, or an event at the next `apply`, on rank 1 unless the list says
 otherwise:
 
-- `flip`: a bit of a lane that changes is wrong before the proof, and nobody says so;
+- `flip`: a bit of a lane that changes is wrong before the proof, unreported;
 - `write`: other code writes to such a lane between proof and switch;
 - `raise`: an exception while the tensors are written;
 - `before`, `after`: the process dies before the vote, or while the tensors are written;
 - `move`, `moved`: torch gives a tensor other memory, before `prepare` or between it and `apply`;
-- `unproven`: a bit of a lane that does not change, for `check`.
+- `unproven`: a bit of a lane that does not change is wrong, for `check`.
 
-`new` begins anew, with other tensors and another subscriber. With `IN_PLACE_BY=device` in the
-environment torch reads and writes the tensors, as on a device; `raise` and `after` need that.
+`new` starts over with new tensors and a new subscriber. With `IN_PLACE_BY=device` in the
+environment torch reads and writes the tensors, as on a device; `raise` and `after` need this
+setting.
 
-For each `apply` and `check` it prints a line: the class of the error or null, the version, whether
-it is torn, the proof, and which version the tensors are bit for bit, or null.
+For each `apply` and `check` the worker prints a line: the class of the error or null, the version,
+whether the subscriber is torn, the proof, and the version that the tensors equal bit for bit, or
+null.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ EXPERTS, ROWS, COLUMNS = 4, 12, 20
 
 
 def model(version: int) -> dict[str, Any]:
-    """A chain's tensors, of which a few lanes change with each version."""
+    """Returns the tensors of one version. A few lanes change with each version."""
     generator = torch.Generator().manual_seed(0)
     made = {
         f"experts.{number}.w": torch.randn(6, 10, generator=generator).bfloat16()
@@ -69,7 +71,7 @@ def model(version: int) -> dict[str, Any]:
 
 
 def parts(rank: int, size: int, weights: dict[str, Any], mesh: Any) -> dict[str, Any]:
-    """What a rank holds: a copy."""
+    """Returns copies of the parts that a rank holds."""
 
     def rows(tensor: Any) -> slice:
         each = len(tensor) // size
@@ -92,7 +94,7 @@ def parts(rank: int, size: int, weights: dict[str, Any], mesh: Any) -> dict[str,
     return {
         "by_rows": part("by_rows", rows(weights["by_rows"])),
         "by_columns": part("by_columns", everything, rows(own)),
-        # Columns of halves, each in two places.
+        # Columns by halves: each half is on two ranks.
         "by_both": part("by_both", everything, slice(10 * half, 10 * half + 10)),
         "uneven": spread("uneven", Shard(0)),
         "norm": spread("norm", Replicate()),
@@ -125,7 +127,7 @@ def raw(tensor: Any) -> bytes:
 
 
 def failing(dies: bool) -> Any:
-    """Writes twice; then it fails, or the process dies."""
+    """Returns a `put` whose third call fails or ends the process."""
     original, calls = Lanes.put, itertools.count(1)
 
     def put(lanes: Lanes, values: Any) -> None:
@@ -164,8 +166,8 @@ def main() -> None:
         return None
 
     def flip(version: int, changes: bool) -> None:
-        """Flips a bit of a lane of this rank that changes, or does not, on the way to the
-        version."""
+        """Flips a bit of one lane of this rank. `changes` chooses a lane that changes on the way to
+        the version, or one that does not."""
         own, before = (local(expected[number]["by_columns"]) for number in (version, version - 1))
         lane = (
             ((own.view(torch.int16) != before.view(torch.int16)) == changes).nonzero()[0].tolist()

@@ -1,24 +1,24 @@
-"""One rank of a training run, for test_ranks.py: publishes the steps that it is told to, and prints
-what became of each.
+"""One rank of a training run, for test_ranks.py: publishes the given steps, and prints the result
+of each.
 
     python ranks_worker.py KIND RANK SIZE MEETING LIMIT URL LIKE STEP...
 
 KIND is `sockets` (no torch: whole tensors on each rank) or `torch` (gloo, rows of each tensor on
-each rank). A step is a number, or what happens with the next one:
+each rank). A step is a number, or an event at the next number:
 
-- `break`, `mend`: to the store;
-- `die`, `halt`: rank 1 is killed, or stopped for good, when it begins to compare;
-- `stop`, `doze`: it is stopped then, until rank 0 has given up, or until rank 0 remarks the
+- `break`, `mend`: the store breaks, or works again;
+- `die`, `halt`: rank 1 is killed, or stopped for good, when it starts to compare;
+- `stop`, `doze`: rank 1 is stopped there, until rank 0 has given up, or until rank 0 notices the
   silence;
 - `before`, `after`: rank 0 is stopped before or after it commits, until rank 1 has given up;
-- `shuffle`: mappings, in another order on each rank;
-- `lack`, `dtype`, `shape`, `placement`, `stream`: a mapping in which a tensor of rank 2 is another;
-- `reverse`, `raise`: a stream that is another on rank 1;
-- `wait`: rank 0 makes another call than the others;
-- `rival`, `late`: another process publishes the step, before this one looks for it, or before this
-  one commits it.
+- `shuffle`: mappings, in a different order on each rank;
+- `lack`, `dtype`, `shape`, `placement`, `stream`: a mapping in which one tensor of rank 2 differs;
+- `reverse`, `raise`: a stream that differs on rank 1;
+- `wait`: rank 0 makes a different call from the other ranks;
+- `rival`, `late`: another process publishes the step, before this one reads the head, or before it
+  commits.
 
-With the word `once` each step is published once, by the metadata of rank 0.
+With the word `once` each step is published once, as the metadata of rank 0 says.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from deltachain import _ranks
 
 
 class Sockets:
-    """A group over sockets of this machine. Rank 0 has the listening socket, and passes on what all
-    say."""
+    """A group over sockets of this machine. Rank 0 has the listening socket, and forwards the
+    messages of all ranks."""
 
     def __init__(self, rank: int, size: int, meeting: str) -> None:
         self.rank, self.size = rank, size
@@ -62,7 +62,7 @@ class Sockets:
             line = socket.create_connection(("127.0.0.1", int(meeting)))
             self._send(line, struct.pack("<Q", rank))
             self._lines = {0: line}
-        # What the exchange under way has sent and received.
+        # Messages that the current exchange has sent and received.
         self._sent: bytes | None = None
         self._received: dict[int, bytes] = {}
 
@@ -105,7 +105,7 @@ class Sockets:
 
 
 class Stopping:
-    """The native publisher of a rank that is stopped while it commits."""
+    """The native publisher of a rank that stops during its commit."""
 
     def __init__(self, native: Any, stop: Callable[[str], None]) -> None:
         self._native, self._stop = native, stop
@@ -195,8 +195,8 @@ def main() -> None:
             rival()
         if when in told:
             stopped.write_text(str(os.getpid()))
-            # By this thread: until another one had taken a signal to the process, this one could go
-            # on.
+            # Signals this thread: a signal to the process is delivered to any thread, and this one
+            # could continue until then.
             signal.pthread_kill(
                 threading.get_ident(), signal.SIGKILL if when == "die" else signal.SIGSTOP
             )
@@ -263,7 +263,7 @@ def main() -> None:
                     go_on()
             print(json.dumps(said), flush=True)
             if told & {"die", "halt"}:
-                # The rank does not come back.
+                # The other rank does not return, so a regular shutdown would wait for it.
                 os._exit(0)
             told.clear()
     if kind == "torch":

@@ -1,5 +1,5 @@
-"""A small server that speaks enough of S3 for one chain, in memory, and that can be made to stand
-still while links go or come."""
+"""A small in-memory server that speaks enough of S3 for one chain, and that can stall uploads and
+downloads of links."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import deltachain as dc
 
 
 class StallingStore:
-    """The server, on a free port of this machine, while the block lasts. `stall` is how many
-    seconds each request of these `methods` for a name with this `part`, by default a link, stands
-    still before any of it is read; `stands` is set when one does. `requests` are those that were
-    answered: method and path."""
+    """The server, on a free port of this machine, while the block lasts. `stall` is the number of
+    seconds that each request waits before the server reads its body, if its method is in `methods`
+    and its name contains `part` (by default that of a link). `stands` is set when a request waits.
+    `requests` are the answered ones: method and path."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, float]] = {}
@@ -115,12 +115,12 @@ class StallingStore:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def chain(self, url: str = "s3://bucket/chain", **settings: Any) -> dc.Store:
-        """A chain in it, with settings of `deltachain.Store`."""
+        """Returns a chain in the server, with settings of `deltachain.Store`."""
         return dc.Store(url, storage_options=self.storage_options, **settings)
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """Settings with which it is found."""
+        """Settings with which a store finds the server."""
         return {
             "endpoint": self.url,
             "region": "x",
@@ -135,7 +135,7 @@ class StallingStore:
             self.left.wait(self.stall)
 
     def listed(self, bucket: str, query: dict[str, str]) -> bytes:
-        """Names of objects, a thousand at a time."""
+        """Lists the names of objects, a thousand at a time."""
         bucket = "/" + bucket.strip("/") + "/"
         after = query.get("continuation-token") or query.get("start-after", "")
         with self.lock:

@@ -1,5 +1,5 @@
-"""Under asyncio, and with `stop=`: what waits can be ended from outside at once, and nothing has
-changed then."""
+"""Waiting calls can be cancelled under asyncio and by `stop=`: they end at once, and change
+nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 @pytest.fixture
 def in_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The recipe of the README and of the example, by which calls are awaited."""
+    """The recipe of the README and of the example for awaiting calls."""
     monkeypatch.syspath_prepend(EXAMPLES)
     return importlib.import_module("asyncio_follower").in_thread
 
@@ -46,7 +46,7 @@ def test_a_cancelled_download_ends_at_once_and_can_be_done_again(in_thread: Any)
         with StallingStore() as store:
             with dc.Publisher(store.chain()) as pub:
                 assert (await pub.publish_async(WEIGHTS)).version == 0
-            # Without a cancel, it would stand still for an hour.
+            # Without a cancel, the download would stall for an hour.
             store.stall, store.methods = 3600, ("GET",)
             with dc.Subscriber(store.chain(stall=3600)) as subscriber:
                 task = asyncio.create_task(in_thread(subscriber.prepare))
@@ -59,7 +59,7 @@ def test_a_cancelled_download_ends_at_once_and_can_be_done_again(in_thread: Any)
                 task.cancel()
                 await asyncio.sleep(0)
                 await cancelled(task)
-                # The thread has ended, so that another one may use it at once.
+                # The thread has ended, so another one can use the subscriber at once.
                 assert subscriber.version is None and not subscriber.torn
                 store.stands.clear()
                 with pytest.raises(TimeoutError):
@@ -137,7 +137,7 @@ def test_the_loop_ends_although_a_task_waits_for_a_version(chain: Chain, wait: s
 
 
 def stalled_publisher(store: StallingStore) -> dc.Publisher:
-    """A publisher whose next links stand still."""
+    """Returns a publisher whose next uploads of links stall."""
     publisher = dc.Publisher(store.chain(stall=3600))
     store.stall = 3600
     return publisher
@@ -156,7 +156,7 @@ def test_a_publish_ends_with_the_task_that_awaits_it() -> None:
             await stands(store)
             await cancelled(task)
             store.stall = 0
-            # Who has cancelled it need not be told.
+            # The caller cancelled the job itself, so the next call does not report its error.
             again = publisher.publish_async(WEIGHTS)
             assert job.cancelled() and (await again).version == 0
             assert (await asyncio.wrap_future(publisher.publish_async({"w": b"abd"}))).version == 1
@@ -185,7 +185,7 @@ def test_a_future_says_whether_it_was_cancelled() -> None:
         assert not job.cancel() and job.cancelled()
         assert list(concurrent.futures.as_completed([job], timeout=60)) == [job]
         assert not [name for name in store.objects if "/commits/" in name]
-        # One that has succeeded was not cancelled, whoever asks afterwards.
+        # A job that has succeeded is not cancelled, even by a later `cancel`.
         store.stall = 0
         job = publisher.publish_async(WEIGHTS)
         assert [
@@ -201,7 +201,7 @@ def test_a_future_says_whether_it_was_cancelled() -> None:
 
 
 def after(event: threading.Event, calls: int) -> Callable[[], bool]:
-    """Says to stop when it has been asked so often since the event."""
+    """Returns a `stop` that is true after this many calls since the event."""
     left = calls
 
     def stop() -> bool:

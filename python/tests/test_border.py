@@ -1,5 +1,5 @@
-"""The border between Python and the native part: what is shown cannot be changed, and whatever
-comes in, nothing comes out that `except Exception` does not catch."""
+"""The border between Python and the native part: values that Python receives are read-only, and for
+any argument the native part raises only exceptions that `except Exception` catches."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ KINDS = ["numpy", "deltachain"] + (["torch"] if torch else [])
 
 
 def spoil(kind: str, shown: Any) -> None:
-    """Writes to what is shown. torch can; nothing else lets itself be written to, in no way that it
-    offers."""
+    """Writes to a value that Python received. torch can; every other way must be refused."""
     if kind == "torch":
         shown.view(torch.uint8).fill_(113)
         assert set(as_bytes(shown)) <= {113}
@@ -40,7 +39,7 @@ def spoil(kind: str, shown: Any) -> None:
     assert view.readonly
     if torch and view.nbytes:
         with warnings.catch_warnings():
-            # It warns, and makes a tensor that can be written to.
+            # torch warns, and makes a writable tensor.
             warnings.simplefilter("ignore")
             torch.frombuffer(view, dtype=torch.uint8).fill_(113)
 
@@ -109,7 +108,7 @@ ODD_PATHS = ["", "\udc80", "a\0b", "x" * 5000, b"\xff", 1 << 40, 0.5, object()]
 
 
 def uses_of_values(chain: Chain) -> dict[str, Callable[[Any], object]]:
-    """Public functions with one odd argument."""
+    """Calls of public functions with one odd argument."""
     good = {"a": b"abc"}
     link = dc.diff(good, {"a": b"abd"})
     closed = dc.diff(good, good)
@@ -174,8 +173,8 @@ def uses_of_paths(chain: Chain) -> dict[str, Callable[[Any], object]]:
     }
 
 
-# Exceptions of this package; what Python's own conversions raise; what functions of the caller's
-# have raised here.
+# Exceptions of this package, of Python's own conversions, and of the caller's functions in this
+# test.
 EXPECTED = (dc.Error, TypeError, ValueError, OverflowError, AttributeError)
 
 

@@ -1,5 +1,4 @@
-"""What was published is read back: by programs, by followers, and by a trainer that was
-restarted."""
+"""Programs, followers and a restarted trainer read back what was published."""
 
 from __future__ import annotations
 
@@ -123,7 +122,7 @@ def test_a_subscriber_knows_the_step_of_its_version(tmp_path: Path, chain: str) 
         assert "no version yet" in repr(subscriber)
         for number in (0, 2):
             update = subscriber.prepare(number)
-            # Before it is applied, too.
+            # The update has them before it is applied, too.
             assert (update.commit, update.metadata) == (
                 versions[number].commit,
                 versions[number].metadata,
@@ -143,7 +142,7 @@ def test_a_subscriber_knows_the_step_of_its_version(tmp_path: Path, chain: str) 
         assert f"version 2, {subscriber.digest[:12]}" in repr(subscriber)  # type: ignore[index]
         subscriber.close()
         assert "not open" in repr(subscriber)
-    # After a restart, and in other processes, without the chain.
+    # The copy has them after a restart and in other processes, without the chain.
     shutil.rmtree(chain)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -162,7 +161,7 @@ def test_a_host_copy_says_what_its_process_holds(tmp_path: Path, chain: str) -> 
         assert copy.metadata["step"] == "100"
         list(copy.full())
         subscriber.prepare(1).apply()
-        # This process still has the older one.
+        # This process still has the older version.
         assert (copy.version, copy.metadata["step"]) == (1, "100")
         with copy.applying() as patches:
             list(patches)
@@ -332,7 +331,7 @@ def test_a_step_is_published_once(tmp_path: Path) -> None:
     with pytest.raises(dc.UsageError):
         _ = pub.newest
     with dc.Publisher(url, once="step") as pub:
-        # Known from the head, before anything is copied.
+        # The head decides, before anything is copied.
         reads: list[int] = []
         weights = {
             "w": dc.Tensor("U8", (3,), lambda offset, length: reads.append(length) or bytes(length))
@@ -388,7 +387,7 @@ def test_a_run_that_counts_anew_is_warned(tmp_path: Path, caplog: pytest.LogCapt
         pub.publish(tensors(0), metadata={"step": 500})
         assert not pub.publish(tensors(1), metadata={"step": 500}).is_new
         assert not caplog.text
-    # One that begins, and one that goes on; once, whatever number of steps is skipped.
+    # One warning when a run begins and one when it continues, however many steps are skipped.
     with dc.Publisher(tmp_path / "chain", once="step") as pub:
         for step in (0, 1, 2):
             job = pub.publish_async(tensors(1), metadata={"step": step})
@@ -423,7 +422,7 @@ def test_of_two_trainers_with_the_same_steps_each_step_is_published_once(tmp_pat
             try:
                 published = pub.publish(tensors(step), metadata={"step": step})
             except dc.ChainError:
-                # The other one was faster by more than this step.
+                # The other trainer published this version first.
                 continue
             if published.is_new:
                 new.append(step)
@@ -440,8 +439,8 @@ def test_of_two_trainers_with_the_same_steps_each_step_is_published_once(tmp_pat
 
 def test_a_trainer_that_is_killed_ten_times_publishes_each_step_once(tmp_path: Path) -> None:
     url = tmp_path / "chain"
-    # Steps 0 to 39. The trainer has no checkpoint of its own: it says when a step begins and when
-    # one is published.
+    # Publishes steps 0 to 39. The trainer has no checkpoint of its own: it prints when a step
+    # begins and when it is published.
     trainer = textwrap.dedent("""
         import deltachain as dc, sys
         say = lambda *words: print(*words, flush=True)
@@ -460,8 +459,8 @@ def test_a_trainer_that_is_killed_ten_times_publishes_each_step_once(tmp_path: P
         command = [sys.executable, "-c", trainer, str(url), str(rng.randrange(4))]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            # Killed right after a commit, or at some instant of the next step; the last one is left
-            # alone.
+            # The trainer is killed right after a commit, or at some instant of the next step. The
+            # last round runs to its end.
             left = 2 + rng.randrange(6) if kill < 10 else None
             for line in process.stdout:
                 skipped += line.endswith("False\n")

@@ -1,4 +1,4 @@
-"""The examples run as they are, and the quantisation is the reference's, bit for bit."""
+"""The examples run as they are, and the quantisation equals the reference's bit for bit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_blocks_are_quantised_as_the_reference_does(
         weight[0, 1] = -0.0
     found, scales = quantised(weight)
     given = weight.float().numpy()
-    # Block by block, in float32.
+    # The reference: block by block, in float32.
     for row in range(0, shape[0], 128):
         for column in range(0, shape[1], 128):
             block = given[row : row + 128, column : column + 128]

@@ -1,5 +1,5 @@
-"""`deltachain follow --engine` as a process of a program, with a server that records what it is
-asked."""
+"""`deltachain follow --engine` as a process of a program, with a server that records its
+requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.calls: list[tuple[str, Any]] = []
-        # The version that it was started with.
+        # The version that the server was started with.
         self.info: dict[str, str] = {"model_path": str(first), "weight_version": "default"}
 
 
@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/get_weights_by_name":
-            # It has no plugin.
+            # The server has no plugin.
             self.send_error(400)
             return
         self.server.calls.append((self.path, body))
@@ -109,7 +109,7 @@ def test_the_program_of_the_page(chain: Chain, server: Server, tmp_path: Path) -
         "/pause_generation", "/update_weights_from_disk", "/continue_generation",
     ]  # fmt: skip
     assert server.calls[1][1]["model_path"] == str((directory / "current").resolve())
-    # It has not failed, and the directory is free.
+    # The follower has not failed, and the directory is free.
     status = dc.status(directory)
     assert (status.failing, status.last_error, status.following) == (False, None, False)
     assert [(found["url"], found["version"], found["paused"]) for found in status.servers] == [

@@ -1,8 +1,8 @@
-"""Tensors in all forms that follow a chain where they are, by the library or by torch as on a
-device: drawn ones, at the edges, divided; and the sums that prove them, against a slow and obvious
-twin.
+"""Tensors of all forms that follow a chain in place, by the library, or by torch as on a device:
+random ones, edge cases, and tensors in parts. And the sums that prove them, against a slow and
+obvious implementation.
 
-60 drawn models for each way by default; `DELTACHAIN_DRAWN` sets another number. The number in a
+60 random models for each way by default; `DELTACHAIN_DRAWN` sets another number. The number in a
 test's name is its seed.
 """
 
@@ -37,7 +37,7 @@ DRAWN = int(os.environ.get("DELTACHAIN_DRAWN", "60"))
 PROFILES = ("local", "direct")
 HAS_F4 = hasattr(torch, "float4_e2m1fn_x2")
 
-# Those of torch.
+# Dtypes of torch.
 DTYPES = [
     "BF16",
     "F16",
@@ -50,7 +50,7 @@ DTYPES = [
     "C64",
     *(["F4"] if HAS_F4 else []),
 ]
-# Those of numpy.
+# Dtypes of numpy.
 NUMPY = ["F16", "F32", "F64", "U8", "I64", "BOOL"]
 
 Box = tuple[slice, ...]
@@ -58,7 +58,7 @@ Box = tuple[slice, ...]
 
 @pytest.fixture(params=["library", "device"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads and writes the tensors: the library, or torch, which then also computes the sums
+    """Whether the library or torch reads and writes the tensors. torch then also computes the sums,
     as on a device."""
     name: str = request.param
     if name == "device":
@@ -72,7 +72,7 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def sums(begin: int, data: bytes) -> list[int]:
-    """The sums of bytes from a place in a piece on, byte by byte."""
+    """Computes the sums of bytes that begin at a position in a piece, byte by byte."""
     numbers = struct.unpack("<12288q", bytes(memoryview(_native.sum_numbers()).cast("B")))
     low, high = (numbers[:4096], numbers[4096:8192]), (numbers[8192:10240], numbers[10240:])
     found = [0, 0]
@@ -139,12 +139,12 @@ def test_rows_that_are_taken_at_once_add_up(monkeypatch: pytest.MonkeyPatch) -> 
     for begin in (0, 4096 * 5 + 100):
         whole = _sums.of_bytes(lanes, begin)
         assert torch.equal(_sums._of_bytes(lanes, begin), whole)
-        # Of two halves, wherever they are divided.
+        # The sums of two halves add up, wherever the bytes are divided.
         for at in (1, 4096, _sums._AT_ONCE, _sums._AT_ONCE + 77):
             for of_bytes in WAYS.values():
                 halves = of_bytes(lanes[:at], begin) + of_bytes(lanes[at:], begin + at)
                 assert torch.equal(halves % MODULUS, whole)
-    # The largest units.
+    # All lanes at their largest value.
     lanes.fill_(-1)
     assert torch.equal(_sums._of_bytes(lanes, 77), _sums.of_bytes(lanes, 77))
 
@@ -164,7 +164,7 @@ def test_stretches_are_all_lanes_of_a_part(seed: int, monkeypatch: pytest.Monkey
     draw = random.Random(seed)
     lengths = [draw.randint(1, 6) for _ in range(draw.randint(1, 4))]
     here = [sorted(draw.sample(range(length + 1), 2)) for length in lengths]
-    # Any order of strides, with room between.
+    # Any order of strides, with gaps.
     strides, reach = [0] * len(lengths), 1
     for at in draw.sample(range(len(lengths)), len(lengths)):
         strides[at] = reach + draw.randint(0, 2)
@@ -184,7 +184,7 @@ def test_stretches_are_all_lanes_of_a_part(seed: int, monkeypatch: pytest.Monkey
                 (at - low) * own for at, (low, _), own in zip(index, here, strides, strict=True)
             )
             naive[number] = int(row[place])
-    # From dimension to dimension, down to single rows.
+    # Divides one dimension after another, down to single rows.
     for piece_bytes in (2, 2 * lengths[-1], 8, 30, 1 << 24):
         monkeypatch.setattr(_device_memory, "PIECE_BYTES", piece_bytes)
         for _ in range(4):
@@ -202,7 +202,7 @@ def test_stretches_are_all_lanes_of_a_part(seed: int, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("seed", range(10))
 def test_sums_of_parts_on_devices_add_up(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What several parts have of pieces, by torch, is what all lanes have together."""
+    """The sums that torch computes of several parts of pieces add up to those of all lanes."""
     monkeypatch.setattr(_device_memory, "of_bytes", _sums._of_bytes)
     draw = random.Random(seed)
     width = draw.choice([1, 2, 4, 8])
@@ -246,7 +246,7 @@ def width_of(dtype: str) -> int:
 
 
 def in_lanes(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape in lanes: of packed dtypes the last dimension is one of bytes."""
+    """Returns the shape in lanes. For packed dtypes the last dimension counts bytes."""
     return (*shape[:-1], shape[-1] * BITS[dtype] // 8) if dtype in PACKED else shape
 
 
@@ -257,7 +257,7 @@ def made(draw: random.Random, dtype: str, shape: tuple[int, ...]) -> Held:
 
 
 def changed(draw: random.Random, held: Held, share: float) -> Held:
-    """The same with some lanes of other bits: any, or the next number."""
+    """Returns the tensor with a share of its lanes changed: to any bits, or to the next number."""
     lanes = held.lanes.copy()
     flat = lanes.reshape(-1, lanes.shape[-1])
     for lane in range(len(flat)):
@@ -270,12 +270,12 @@ def changed(draw: random.Random, held: Held, share: float) -> Held:
 
 
 class Room:
-    """Memory of torch in which a tensor lies apart: in any order of dimensions, with steps, with
-    other lanes around it, which nobody may touch. Lanes are integers of as many bytes.
+    """Memory of torch that holds a tensor with gaps: in any order of dimensions, with steps, and
+    surrounded by lanes that must stay untouched. Lanes are integers of their width.
 
     Args:
-        how: "row" if it is to be in a row; "transposed" if only the order is drawn; otherwise all
-            is.
+        how: "row" for a contiguous tensor; "transposed" for a random order of dimensions only;
+            otherwise the order, the steps and the gaps are random.
     """
 
     def __init__(
@@ -292,12 +292,12 @@ class Room:
             slice(room[at], room[at] + lanes[at] * steps[at], steps[at]) for at in order
         )
         self.back = [order.index(at) for at in range(len(lanes))]
-        # Before and behind all; of a number alone, too.
+        # Lanes before and after everything, also for a scalar.
         before = 0 if how == "row" else draw.randint(0, 5)
         count = math.prod(sizes)
         self.all = lanes_of(draw.randbytes((before + count + before) * width), width)
         self.sizes, self.before, self.count = sizes, before, count
-        # What is around it.
+        # The lanes around the tensor.
         self.start = self.all.clone()
 
     def view(self, memory: Any = None) -> Any:
@@ -306,19 +306,19 @@ class Room:
         return own[self.index].permute(self.back) if self.sizes else own
 
     def assert_holds(self, lanes: Any) -> None:
-        """These values, and around them what was there."""
+        """Asserts that the tensor has these values, and that the lanes around it are unchanged."""
         expected = self.start.clone()
         self.view(expected).copy_(lanes_of(lanes.tobytes(), lanes.shape[-1]).view(lanes.shape[:-1]))
         assert torch.equal(self.all, expected)
 
 
 class Form:
-    """A tensor, or some of one, in the caller's memory.
+    """A tensor, or a part of one, in the caller's memory.
 
     Attributes:
-        given: what `into=` gets of it.
+        given: the value for `into=`.
         flip: flips a bit of a lane, by its place in the part.
-        assert_holds: takes the lanes of the part.
+        assert_holds: asserts that the part has these lanes.
     """
 
     def __init__(
@@ -360,7 +360,7 @@ def of_numpy(draw: random.Random, dtype: str, lanes: tuple[int, ...]) -> Form:
 
 
 def of_bytes(dtype: str, shape: tuple[int, ...], width: int) -> Form:
-    """Of no library."""
+    """Memory of no library: bytes."""
     lanes = (*in_lanes(dtype, shape), width)
     data = bytearray(math.prod(lanes))
     array = numpy.frombuffer(data, numpy.uint8).reshape(lanes)
@@ -409,7 +409,7 @@ class Lent:
         assert math.prod(lanes) * width_of(dtype) == math.prod(shape) * BITS[dtype] // 8
 
     def _lanes(self, box: Box) -> Box:
-        """A box in lanes."""
+        """Converts a box to lanes."""
         if self.dtype not in PACKED:
             return box
         bits = BITS[self.dtype]
@@ -420,7 +420,7 @@ class Lent:
             form.assert_holds(held.lanes[self._lanes(box)])
 
     def flip(self, lane: tuple[int, ...], bit: int) -> None:
-        """Flips a bit of a lane of the tensor, wherever that is."""
+        """Flips a bit of a lane in every form that has the lane."""
         for box, form in self.parts:
             own = self._lanes(box)
             if all(part.start <= at < part.stop for part, at in zip(own, lane, strict=True)):
@@ -430,8 +430,8 @@ class Lent:
 
 
 def divided(draw: random.Random, dtype: str, shape: tuple[int, ...]) -> list[Box]:
-    """Boxes that have each element once: cut in one or two dimensions, in any order; and some that
-    have none."""
+    """Returns boxes that cover each element once: cut in one or two dimensions, in any order, some
+    of them empty."""
     unit = {"F4": 2, "F6_E2M3": 4, "F6_E3M2": 4}.get(dtype, 1)
     cuts = []
     for at, length in enumerate(shape):
@@ -464,7 +464,7 @@ def drawn_shape(draw: random.Random, dtype: str) -> tuple[int, ...]:
 
 
 def drawn(draw: random.Random, by: str) -> tuple[list[dict[str, Held]], dict[str, str]]:
-    """Versions, and names that are tied to others."""
+    """Returns random versions, and the names that are tied to others."""
     dtypes = DTYPES if by == "device" else [*DTYPES, "F4", "F6_E2M3", "F6_E3M2"]
     first, ties = {}, {}
     for number in range(draw.randint(1, 4)):
@@ -487,7 +487,7 @@ def drawn(draw: random.Random, by: str) -> tuple[list[dict[str, Held]], dict[str
 
 
 def any_profile() -> Any:
-    """Publishers take all profiles: other writers make routes with links of `direct`."""
+    """Lets publishers use all profiles: other writers publish routes with links of `direct`."""
     return mock.patch.object(_publisher, "check_profiles")
 
 
@@ -503,7 +503,7 @@ class Stopped(Exception):
 
 
 def failing(at: int) -> Callable[[Lanes, Any], None]:
-    """What writes lanes, but fails once after so many calls."""
+    """Returns a `put` that fails once, after this many calls."""
     calls, original = itertools.count(), Lanes.put
 
     def put(lanes: Lanes, values: Any) -> None:
@@ -531,7 +531,8 @@ def test_a_drawn_model_follows(
     into.update({name: lent[other].into for name, other in ties.items()})
 
     def assert_holds(version: int, but: Callable[[], None] | None = None) -> None:
-        """The version bit for bit; but for what is flipped, and flipped back."""
+        """Asserts that the version is held bit for bit, apart from a bit that `but` flips, and
+        flips back."""
         if but is not None:
             but()
         for name, one in lent.items():
@@ -540,7 +541,7 @@ def test_a_drawn_model_follows(
             but()
 
     def lane(differs: Callable[[str], Any]) -> Callable[[], None] | None:
-        """What flips a bit of one of these lanes."""
+        """Returns a function that flips a bit of one of these lanes."""
         all_lanes = [
             (name, tuple(map(int, at)))
             for name in lent
@@ -586,7 +587,7 @@ def test_a_drawn_model_follows(
             if flip is not None and event == "other":
                 with pytest.raises(dc.StateMismatchError) as caught:
                     subscriber.check()
-                # Without sums it was hashed.
+                # Without sums, the check hashed the tensors.
                 assert caught.value.rule == "R-SUM-04" or (
                     caught.value.rule is None and profile != "local"
                 )
@@ -594,7 +595,8 @@ def test_a_drawn_model_follows(
                 expected, proof = "check", "memory"
             update = subscriber.prepare(target)
             assert_holds(held, flip if event in ("flip", "other") else None)
-            # Otherwise it is loaded as a whole: over what was written, or torn.
+            # If the update is not in place, it loads the whole version over the flipped bits, or
+            # the subscriber is torn.
             is_in_place = update._native is not None and update._native.is_in_place
             assert is_in_place or profile != "local" or event in ("flip", "other")
             if flip is not None and event == "write" and is_in_place:
@@ -622,7 +624,7 @@ def test_a_drawn_model_follows(
             assert (subscriber.version, subscriber.torn) == (held, False)
             if profile == "local" and event != "write":
                 assert (update.fallback_reason, subscriber.proof) == (expected, proof)
-            # Without sums, links are taken by digests if all tensors are whole.
+            # Without sums, links are applied by digests if all tensors are whole.
             assert update.fallback_reason in (None, expected, "no_route", "proof")
             if draw.random() < 0.4:
                 subscriber.check()
@@ -644,7 +646,7 @@ def test_a_tensor_of_several_pieces(how: str, profile: str, by: str, tmp_path: P
     for _ in range(2):
         after = versions[-1].clone()
         after.view(-1)[torch.randint(after.numel(), (5000,), generator=generator)] += 1
-        # The lanes on both sides of the border of pieces.
+        # The lanes on both sides of a boundary between pieces.
         after.view(-1)[_sums.PIECE_BYTES // 2 - 1 : _sums.PIECE_BYTES // 2 + 1] ^= 1
         versions.append(after)
     with any_profile(), dc.Publisher(tmp_path / "chain", profile=profile) as publisher:
@@ -665,7 +667,7 @@ def test_a_tensor_of_several_pieces(how: str, profile: str, by: str, tmp_path: P
             subscriber.prepare(number).apply()
             now = torch.cat([fused[:, 3104:4104], fused[:, 4:3104]], 1) if own is None else own
             assert torch.equal(now, one)
-        # Without sums a link is taken by digests, of memory that is whole.
+        # Without sums, a link is applied by digests if the memory is whole.
         assert profile != "local" or subscriber.proof == "changed_lanes"
         subscriber.check()
         now = fused[:, 4:3104] if own is None else own
@@ -708,17 +710,17 @@ def test_every_bit_of_a_lane_that_changes_is_proven(
                 )
                 assert subscriber.proof == "memory"
             elif profile != "local":
-                # By digests, which are of all memory; values that are written as they are need no
-                # old ones.
+                # Digests cover all memory. Values that are written as they are need no old ones.
                 assert as_bytes(tensor) == after.tobytes(), (byte, bit)
                 assert update.fallback_reason == (None if is_coded else "proof")
             elif update.fallback_reason is None:
-                # Not proven, and said so: the check of all memory finds it.
+                # The proof covers changed lanes only, and says so: the check of all memory finds
+                # the flipped bit.
                 assert subscriber.proof == "changed_lanes"
                 with pytest.raises(dc.StateMismatchError):
                     subscriber.check()
             else:
-                # The link has coded it, too.
+                # The link has also coded this lane.
                 assert as_bytes(tensor) == after.tobytes()
 
 
@@ -748,7 +750,9 @@ def test_a_write_between_proof_and_switch_names_the_tensor(by: str, tmp_path: Pa
         subscriber.prepare(0).apply()
         update = subscriber.prepare(1)
         tensors["b"].view(torch.int16)[3] ^= 1
-        with pytest.raises(dc.WrongBaseError, match="somebody has written to the memory") as caught:
+        with pytest.raises(
+            dc.WrongBaseError, match="other code has written to the memory"
+        ) as caught:
             update.apply()
         assert caught.value.tensor == "b"
         tensors["b"].view(torch.int16)[3] ^= 1
@@ -757,11 +761,11 @@ def test_a_write_between_proof_and_switch_names_the_tensor(by: str, tmp_path: Pa
         }
 
 
-# What cannot be followed.
+# Refused tensors.
 
 
 def refused(url: str, into: Any, error: Any, text: str, name: str | None = "w") -> None:
-    """Is refused with this text and this name, before anything changes."""
+    """Asserts that the tensors are refused with this text and name, before anything changes."""
     memory = [
         (one, as_bytes(one))
         for given in into.values()
@@ -786,11 +790,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown dtype": (lambda: torch.zeros(4, 4, dtype=torch.complex128), "unknown dtype"),
     "another dtype": (
         lambda: torch.zeros(4, 4, dtype=torch.bfloat16),
-        "the chain has F32, this is BF16",
+        "the chain has F32, but this memory BF16",
     ),
     "a dtype of as many bytes": (
         lambda: torch.zeros(4, 4, dtype=torch.int32),
-        "the chain has F32, this is I32",
+        "the chain has F32, but this memory I32",
     ),
     "another shape": (lambda: torch.zeros(4, 5), "shape"),
     "another shape of as many elements": (lambda: torch.zeros(2, 8), "shape"),
@@ -803,15 +807,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a step": (lambda: dc.Part(torch.zeros(2, 4), slice(0, 4, 2)), "without a step"),
     "too many slices": (
         lambda: dc.Part(torch.zeros(4, 4), (slice(None),) * 3),
-        "not one of slices",
+        "must be slices without a step",
     ),
     "a part twice": (
         lambda: [dc.Part(torch.zeros(4, 2), (slice(None), slice(0, 2))) for _ in range(2)],
-        "not all of the shape",
+        "do not cover the shape",
     ),
     "a part is missing": (
         lambda: [dc.Part(torch.zeros(2, 4), slice(0, 2))],
-        "not all of the shape",
+        "do not cover the shape",
     ),
     "parts overlap": (
         lambda: [dc.Part(torch.zeros(3, 4), slice(0, 3)), dc.Part(torch.zeros(2, 4), slice(2, 4))],
@@ -830,7 +834,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.fixture(scope="module")
 def square(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A chain of a square."""
+    """A chain with one square tensor."""
     path = tmp_path_factory.mktemp("square") / "chain"
     with dc.Publisher(path, profile="local") as publisher:
         publisher.publish({"w": torch.ones(4, 4)})
@@ -851,15 +855,15 @@ def read_only() -> Any:
 
 OF_OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "read-only": (read_only, "read-only"),
-    "in reverse": (lambda: numpy.zeros((4, 4), numpy.float32)[::-1], "in reverse"),
+    "in reverse": (lambda: numpy.zeros((4, 4), numpy.float32)[::-1], "negative or interleaved"),
     "another order of bytes": (lambda: numpy.zeros((4, 4), ">f4"), "in another order"),
     "another dtype of numpy": (
         lambda: numpy.zeros((4, 4), numpy.int32),
-        "the chain has F32, this is I32",
+        "the chain has F32, but this memory I32",
     ),
     "a field of records": (
         lambda: numpy.zeros((4, 4), numpy.dtype([("own", "<f4"), ("byte", "u1")]))["own"],
-        "between others",
+        "negative or interleaved",
     ),
     "bytes": (lambda: dc.Tensor("F32", (4, 4), bytes(64)), "read-only"),
     "too few bytes": (lambda: dc.Tensor("F32", (4, 4), bytearray(63)), "do not fit"),
@@ -907,7 +911,7 @@ def test_memory_that_overlaps_partly_is_refused(by: str, tmp_path: Path) -> None
     memory.zero_()
     overlaps({"a": memory[:5], "b": memory[4:]})
     overlaps({"a": memory, "b": memory[:4]})
-    # Columns lie between each other, and share nothing.
+    # Interleaved columns share no memory.
     memory = torch.zeros(4, 9)
     follows({"a": memory[:, :3], "b": memory[:, 3:], "c": memory[:, :3]})
     follows({"a": memory[:, ::2], "b": memory[:, 1::2]})
@@ -917,7 +921,7 @@ def test_memory_that_overlaps_partly_is_refused(by: str, tmp_path: Path) -> None
         "shares a part of its memory with 'b'",
         name="c",
     )
-    # The same memory in another order.
+    # The same memory with another order of dimensions.
     square = torch.zeros(4, 4)
     overlaps({"a": square, "b": square.t()}, "share")
 
@@ -932,7 +936,7 @@ def test_memory_of_other_libraries_that_overlaps_is_refused(tmp_path: Path) -> N
         dc.Subscriber(tmp_path / "chain", into=into) as subscriber,
     ):
         subscriber.prepare(0).apply()
-    # Of torch and of numpy.
+    # One tensor of torch, one of numpy.
     into["b"] = torch.from_numpy(memory)[4:]
     with (
         pytest.raises(dc.UsageError, match="share"),
@@ -966,13 +970,13 @@ def test_packed_dtypes_are_divided_between_bytes(dtype: str, tmp_path: Path) -> 
                 assert own.tensor.data == lanes.tobytes()
         assert subscriber.proof == "changed_lanes"
         subscriber.check()
-    # In the middle of a byte.
+    # Part of the boundary is in the middle of a byte.
     parts = [
         dc.Part(dc.Tensor(dtype, (6, 8), bytearray(6 * BITS[dtype])), (slice(0, 6), slice(0, 3)))
     ]
     with dc.Subscriber(url, into={"w": parts}) as subscriber:
         with pytest.raises(
-            dc.UnsupportedError, match="a byte has elements of several parts"
+            dc.UnsupportedError, match="a byte would have elements of several parts"
         ) as caught:
             subscriber.prepare(0).apply()
         assert caught.value.tensor == "w"
@@ -1008,7 +1012,7 @@ def test_four_bits_of_torch_are_divided_between_bytes(by: str, tmp_path: Path) -
         subscriber.check()
         assert not columns[:, :3].any() and not columns[:, 5:].any()
     halves = [dc.Part(given(memory(6, 2)), (slice(None), slice(0, 3)))]
-    refused(url, {"w": halves}, dc.UnsupportedError, "a byte has elements of several parts")
+    refused(url, {"w": halves}, dc.UnsupportedError, "a byte would have elements of several parts")
     refused(url, {"w": given(memory(6, 8))}, dc.UsageError, "shape")
 
 
@@ -1021,11 +1025,11 @@ def test_six_bits_are_no_dtype_of_torch(dtype: str, tmp_path: Path) -> None:
         url,
         {"w": torch.zeros(4, 3, dtype=torch.uint8)},
         dc.UsageError,
-        f"the chain has {dtype}, this is U8",
+        f"the chain has {dtype}, but this memory U8",
     )
 
 
-# Parts of one process, and of several.
+# Parts in one process, and in several.
 
 
 def test_parts_of_one_process_are_proven_together(by: str, tmp_path: Path) -> None:
@@ -1035,7 +1039,7 @@ def test_parts_of_one_process_are_proven_together(by: str, tmp_path: Path) -> No
     for _ in range(3):
         states.append({"w": changed(draw, states[-1]["w"], 0.3)})
     url = publish(tmp_path / "chain", states, "local")
-    # The columns in two places, rows of them in each; and the first rows once more.
+    # The columns in two places, with their rows divided in each; and the first rows a second time.
     boxes = [(slice(0, 2), slice(0, 40)), (slice(2, 6), slice(0, 7)), (slice(2, 6), slice(7, 40))]
     boxes.append(boxes[0])
     forms = [
@@ -1060,7 +1064,7 @@ def test_parts_of_one_process_are_proven_together(by: str, tmp_path: Path) -> No
                 subscriber.check()
             assert caught.value.tensor == "w"
             form.flip((1, 3), 0)
-        # A lane that changes, in one of two copies.
+        # A lane that changes is wrong in one of two copies.
         subscriber.prepare(1).apply()
         differs = (states[1]["w"].lanes != states[2]["w"].lanes).any(-1)[:2]
         forms[3].flip(tuple(map(int, numpy.argwhere(differs)[0])), 5)
@@ -1074,14 +1078,14 @@ def test_parts_of_one_process_are_proven_together(by: str, tmp_path: Path) -> No
 
 
 class Threads:
-    """Processes that follow together, as threads."""
+    """Ranks that follow together, as threads."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=20)
         self.told: list[bytes] = [b""] * size
 
     def run(self, work: Callable[[Any], Any]) -> list[Any]:
-        """What each thread returns, or raises."""
+        """Runs the work on each thread, and returns the results or exceptions."""
         results: list[Any] = [None] * len(self.told)
 
         def one(rank: int) -> None:
@@ -1101,7 +1105,7 @@ class Threads:
 
 
 class Rank:
-    """One of them."""
+    """One rank of `Threads`."""
 
     def __init__(self, threads: Threads, rank: int) -> None:
         self.threads, self.rank, self.size = threads, rank, len(threads.told)
@@ -1130,7 +1134,7 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
     for _ in range(3):
         states.append({name: changed(draw, held, 0.2) for name, held in states[-1].items()})
     url = publish(tmp_path / "chain", states, "local")
-    # For each process what it has of each tensor.
+    # For each rank, its boxes of each tensor.
     own: list[dict[str, list[tuple[Box, Form]]]] = [{} for _ in range(size)]
     for name, held in first.items():
         how = draw.choice(["all", "one", "boxes", "copies"])
@@ -1164,8 +1168,8 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
         for rank in own
     ]
     subscribers: list[Any] = threads.run(
-        # Each with threads of its own, as processes have them: those that wait for other ranks do
-        # nothing else.
+        # Each rank has its own pool, as processes do: threads that wait for other ranks do nothing
+        # else.
         lambda rank: dc.Subscriber(url, into=into[rank.rank], group=rank, threads=2 + rank.rank)
     )
 
@@ -1181,7 +1185,7 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
         assert not [
             one for one in each(lambda subscriber: subscriber.check()) if isinstance(one, Exception)
         ]
-        # A bit anywhere is found by all ranks.
+        # All ranks report a flipped bit on any of them.
         _, form = draw.choice([part for rank in own for parts in rank.values() for part in parts])
         place = (0,) * form.given.dim()
         form.flip(place, 0)
@@ -1192,7 +1196,8 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
             found = each(lambda subscriber, version=version: subscriber.prepare(version).apply())
             assert found == [None] * size
             assert_holds(version)
-        # Those whose own tensors are whole load them, too, since not all hold one version.
+        # Ranks whose own tensors are whole load them, too, because the ranks do not hold one
+        # version.
         assert {next(iter(one.fallbacks)) for one in subscribers} <= {"check", "place"}
         assert [sum(one.fallbacks.values()) for one in subscribers] == [1] * size
     finally:
@@ -1203,7 +1208,7 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("boxes", "text"),
     [
-        ([[(slice(0, 4), slice(0, 2))], [(slice(0, 4), slice(3, 4))]], "not all of the shape"),
+        ([[(slice(0, 4), slice(0, 2))], [(slice(0, 4), slice(3, 4))]], "do not cover the shape"),
         ([[(slice(0, 3), slice(0, 4))], [(slice(2, 4), slice(0, 4))]], "overlap"),
         ([[], []], "no process has this tensor"),
     ],
@@ -1226,7 +1231,7 @@ def test_parts_that_are_no_cover_are_refused(
 
 
 def test_a_rank_whose_part_does_not_change_takes_part(by: str, tmp_path: Path) -> None:
-    """It has nothing to read, nor to write."""
+    """The rank has nothing to read or write, and still exchanges its messages."""
     threads, versions = Threads(2), [torch.ones(4, 4) for _ in range(2)]
     versions[1][3, 1] = 2
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
@@ -1260,7 +1265,7 @@ def test_sums_of_many_are_those_of_each(width: int) -> None:
 
 
 class Counted(TorchDispatchMode):
-    """Counts calls of torch that compute or copy, and not those that only look elsewhere."""
+    """Counts calls of torch that compute or copy, but not views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -1272,7 +1277,7 @@ class Counted(TorchDispatchMode):
 
 
 def test_small_tensors_are_summed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device each call takes longer than it computes."""
+    """On a device, each call takes longer than the computation."""
     monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
     count = 300
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
@@ -1282,7 +1287,7 @@ def test_small_tensors_are_summed_together(tmp_path: Path, monkeypatch: pytest.M
         subscriber.prepare().apply()
         with Counted() as counted:
             subscriber.check()
-        # Some for each of them would be thousands.
+        # A few calls for each tensor would be thousands.
         assert counted.calls < 100
         into["7"][3] += 1
         with pytest.raises(dc.StateMismatchError) as raised:

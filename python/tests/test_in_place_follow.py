@@ -1,4 +1,4 @@
-"""Subscribers that patch the caller's tensors where they are, by the library or by torch."""
+"""Subscribers that patch the caller's tensors in place, by the library or by torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSIONS = 4
 
 
 def model(version: int) -> dict[str, Any]:
-    """Some tensors, of which a few lanes change with each version."""
+    """Returns some tensors, of which a few lanes change with each version."""
     generator = torch.Generator().manual_seed(0)
     made = {
         "embed.weight": torch.randn(300, 64, generator=generator).bfloat16(),
@@ -71,7 +71,7 @@ def assert_holds(tensors: dict[str, Any], version: int) -> None:
 
 @pytest.fixture(params=["library", "tied", "device"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads and writes the tensors: the library, some of them tied, or torch, as on a
+    """Whether the library reads and writes the tensors, some of them tied, or torch, as on a
     device."""
     name: str = request.param
     if name == "device":
@@ -114,12 +114,12 @@ def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptur
             name: as_bytes(tensor) for name, tensor in tensors.items()
         }
         assert "as a whole" not in caplog.text
-        # Backwards there is no route, which is said.
+        # No route leads backwards, and the log says so.
         subscriber.prepare(2).apply()
         assert_holds(tensors, 2)
         assert subscriber.proof == "memory"
     assert (
-        "version 2 is loaded as a whole: no path from the version held can be taken in place"
+        "version 2 is loaded as a whole: no path from the held version can be taken in place"
         in caplog.text
     )
 
@@ -132,7 +132,7 @@ def test_there_are_no_patches_to_load(url: str, by: str) -> None:
             update.applying().__enter__,
             update.full().__enter__,
         ):
-            with pytest.raises(dc.UsageError, match=r"patched by update.apply\(\)"):
+            with pytest.raises(dc.UsageError, match=r"update.apply\(\) patches"):
                 call()
         assert not subscriber.torn
         update.apply()
@@ -151,12 +151,12 @@ def test_a_wrong_lane_means_a_whole_load(
         tensors["up.weight"].view(torch.int16)[tuple(changed)] ^= 1
         update = subscriber.prepare(1)
         update.apply()
-        # Does nothing the second time.
+        # The second call does nothing.
         update.apply()
         assert (update.fallback_reason, subscriber.fallbacks) == ("proof", {"proof": 1})
         assert_holds(tensors, 1)
         assert subscriber.proof == "memory"
-        # A lane that does not change: only the check finds it.
+        # A lane that does not change: only the check finds the flipped bit.
         tensors["up.weight"].view(torch.int16)[tuple(same)] ^= 1
         if same not in (model(1)["up.weight"] != model(2)["up.weight"]).nonzero().tolist():
             subscriber.prepare(2).apply()
@@ -219,7 +219,7 @@ def test_an_exception_anywhere_leaves_the_old_version_or_says_torn(
                 update.apply()
             assert subscriber.torn and subscriber.version is None and subscriber.proof is None
             monkeypatch.undo()
-            # The same update, or another one.
+            # The same update can be applied again, or another one.
             update.apply()
             assert not subscriber.torn
             assert_holds(tensors, 0)
@@ -237,7 +237,7 @@ def test_an_exception_anywhere_leaves_the_old_version_or_says_torn(
 
 
 def fail_third(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> None:
-    """Of the calls of this function, the third fails."""
+    """Makes the third call of a function fail."""
     original, calls = getattr(place, name), itertools.count(1)
 
     def called(*arguments: Any) -> Any:
@@ -295,7 +295,7 @@ def test_tensors_that_are_not_those_of_the_chain_are_listed(url: str) -> None:
     )
     tensors = tensors_for("torch")
     tensors["norm.weight"] = torch.zeros(64, dtype=torch.bfloat16)
-    with pytest.raises(dc.UsageError, match="the chain has F32, this is BF16") as caught:
+    with pytest.raises(dc.UsageError, match="the chain has F32, but this memory BF16") as caught:
         dc.Subscriber(url, into=tensors).prepare()
     assert caught.value.tensor == "norm.weight"
 
@@ -325,8 +325,8 @@ def test_a_stale_backward_fails(url: str) -> None:
                 loss.backward()
 
 
-# Prints MiB of the process's peak beyond what it had with the tensors, for a version in which 1 %
-# changes.
+# Prints by how many MiB the process's peak exceeds its memory with the tensors, for a version in
+# which 1 % changes.
 PEAK = """
 import sys
 
@@ -376,7 +376,7 @@ def test_the_memory_is_that_of_what_changes(tmp_path: Path, by: str) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    # Of 128 MiB, positions and two values of each lane that changes are 5.
+    # The tensors have 128 MiB. The positions and two values of each changed lane take 5 MiB.
     assert float(ran.stdout) < 40
 
 
@@ -387,7 +387,7 @@ def test_a_function_that_says_a_wrong_place_is_found_out(url: str) -> None:
         loads.append(1)
         for name, tensor in given():
             tensors[name].copy_(tensor)
-        # Columns in the place of others.
+        # The halves' columns are swapped.
         halves = {0: slice(0, 64), 1: slice(64, 128)}
         other = [
             dc.Part(tensors["down.weight"][:, halves[1 - at]], (slice(None), part))
@@ -400,10 +400,10 @@ def test_a_function_that_says_a_wrong_place_is_found_out(url: str) -> None:
             subscriber.prepare(version).apply()
             assert_holds(tensors, version)
             assert not subscriber.is_found
-            # Nobody knows where it was written to, so nothing was read.
+            # The places that the function wrote to are unknown, so nothing was read.
             assert (subscriber.proof, subscriber.checked, subscriber.torn) == (None, None, False)
             for call in (subscriber.check, subscriber.verify):
-                with pytest.raises(dc.UsageError, match="into= has not said where they are"):
+                with pytest.raises(dc.UsageError, match="their places are unknown"):
                     call()
     assert len(loads) == 2 and subscriber.fallbacks == {"place": 1}
 
@@ -419,7 +419,7 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
         with torch.no_grad():
             for name, tensor in loads[-1].items():
                 tensors[name].copy_(tensor)
-        # It says that it needs nothing of the scale.
+        # The function says that it needs none of the scale.
         return {**tensors, "scale": []} if len(loads) < 4 else None
 
     with dc.Subscriber(url, into=load) as subscriber:
@@ -431,7 +431,7 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
         assert as_bytes(tensors["scale"]) == as_bytes(model(0)["scale"])
         tensors["scale"].copy_(model(1)["scale"])
         assert_holds(tensors, 1)
-        # Lost: all is loaded again.
+        # The tensors count as lost: all of them are loaded again.
         subscriber.mark_written()
         subscriber.prepare(1).apply()
         assert len(loads) == 2 and subscriber.proof == "memory"
@@ -443,7 +443,7 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
         update.apply()
         assert not subscriber.torn and subscriber.version == 2
         assert_holds(tensors, 2)
-        # It could not say where: the next one is loaded, too.
+        # The function named no places, so the next version is loaded as a whole, too.
         assert subscriber.proof is None
         subscriber.prepare(1).apply()
         assert len(loads) == 5
@@ -467,7 +467,7 @@ def test_a_tied_name_that_the_chain_does_not_have_is_no_fault(tmp_path: Path) ->
             assert_holds(tensors, version)
         subscriber.verify()
         subscriber.check()
-    # It is one if it lies elsewhere.
+    # A name that has memory of its own is a fault.
     other = dc.Subscriber(tmp_path / "chain", into=tensors_for("library"))
     with pytest.raises(dc.UsageError, match=r"lm_head.weight.* is not in the chain"):
         other.prepare(0)
@@ -574,7 +574,7 @@ with dc.Subscriber(sys.argv[1], into=load, threads=1) as subscriber:
     sys.platform != "linux", reason="SKIPPED: processes are bound to processors on Linux alone"
 )
 def test_on_one_processor_nothing_waits_for_itself(tmp_path: Path) -> None:
-    # Inference engines bind their workers to processors. More is handed over than fits the queue.
+    # Inference engines bind their workers to processors. The tensors do not fit the queue.
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         for number in range(2):
             publisher.publish(
@@ -588,7 +588,7 @@ def test_on_one_processor_nothing_waits_for_itself(tmp_path: Path) -> None:
 def test_an_exception_of_progress_ends_the_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its class is, it is no reason to load the version as a whole."""
+    """An exception of any class ends the proof. The version is not loaded as a whole instead."""
     tensors = {"a": torch.randn(400_000).bfloat16()}
     into = {"a": torch.zeros(400_000).bfloat16()}
     prove = _native.Follower.prove
@@ -619,7 +619,7 @@ def test_an_exception_of_progress_ends_the_proof(
 
 
 def test_a_module_that_cannot_be_looked_up_is_an_error(tmp_path: Path) -> None:
-    """Not a reason to load the version as a whole, without a word."""
+    """The error is raised. The version is not loaded as a whole instead, without a word."""
 
     class Odd(torch.nn.Linear):
         is_odd = False
@@ -708,7 +708,7 @@ def test_the_older_of_two_subscribers_says_that_it_lost_its_tensors(
             subscriber.prepare().apply()
         assert older.version is None and older.torn and older.proof is None
         assert newer.version == 0 == other.version and not other.torn
-        with pytest.raises(dc.UsageError, match="no whole version"):
+        with pytest.raises(dc.UsageError, match="do not hold a whole version"):
             older.check()
         first[3] += 1
         publisher.publish({"w": first})
@@ -735,7 +735,7 @@ def test_modules_are_states(tmp_path: Path) -> None:
 
 
 def test_another_dtype_is_loaded_by_the_loader(tmp_path: Path) -> None:
-    """A server's loader converts, and the version is not refused for ever."""
+    """A server's loader converts the dtype, so the version is not refused for ever."""
     own = {"a": torch.zeros(40).bfloat16(), "b": torch.zeros(40).bfloat16()}
     loads: list[None] = []
 
@@ -757,7 +757,7 @@ def test_another_dtype_is_loaded_by_the_loader(tmp_path: Path) -> None:
                 for name, tensor in state.items():
                     assert torch.equal(own[name], tensor.bfloat16())
             assert subscriber.version == 3 and len(loads) == 4
-            # With the old dtype, versions are written in place again.
+            # With the old dtype, the tensors are updated in place again.
             publisher.publish({**states[0], "a": states[0]["a"] + 3})
             subscriber.prepare().apply()
             assert len(loads) == 4 and subscriber.is_found

@@ -1,5 +1,5 @@
-"""Tensors that are divided among four processes: all switch to a version, or all go back, or the
-living say torn."""
+"""Tensors that are divided among four processes: all switch to a version, or all return to the old
+one, or the surviving ones are torn."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ import deltachain as dc  # noqa: E402
 
 SIZE = 4
 
-# What the ranks do in one run, one after another, each with other tensors and another subscriber:
-# starting processes takes longer. Those in which a process dies have runs of their own.
+# Steps of the ranks in one run, one scenario after another, each with new tensors and a new
+# subscriber, because starting processes takes longer. Scenarios in which a process dies have runs
+# of their own.
 SCENARIOS: dict[str, list[str]] = {
     "switch": ["apply 0", "apply 1", "check", "apply 3"],
     "flip": ["apply 0", "flip", "apply 1", "apply 2"],
@@ -30,10 +31,10 @@ SCENARIOS: dict[str, list[str]] = {
     "write": ["apply 0", "write", "apply 1", "apply 1"],
 }
 
-# Faults are injected into what writes by torch.
+# These faults are injected into the writes of torch.
 BY_DEVICE: dict[str, list[str]] = {"raise": ["apply 0", "raise", "apply 1", "check", "apply 1"]}
 
-# What each rank said of each step.
+# The lines of each rank, one for each step.
 Said = list[list[dict[str, Any]]]
 
 
@@ -48,14 +49,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["library", "device"])
 def by(request: pytest.FixtureRequest) -> str:
-    """What reads and writes the tensors: the library, or torch, as on a device."""
+    """Whether the library or torch, as on a device, reads and writes the tensors."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="module")
 def said(by: str, url: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
-    """What the ranks said in each scenario."""
+    """Runs each scenario, and returns the lines of its ranks."""
     scenarios = {**SCENARIOS, **(BY_DEVICE if by == "device" else {})}
     steps = [step for own in scenarios.values() for step in [*own, "new"]]
     all_said = ran(tmp_path_factory.mktemp("ranks"), url, by, *steps)
@@ -69,7 +70,8 @@ def said(by: str, url: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def ran(tmp_path: Path, url: Path, by: str, *steps: str, dies: bool = False) -> Said:
-    """Runs the ranks: what each of them said of each step. Of rank 1 nothing, if it dies."""
+    """Runs the ranks and returns what each printed for each step. If rank 1 dies, it has no
+    lines."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "IN_PLACE_BY": by}
     worker = Path(__file__).with_name("in_place_worker.py")
     processes = [
@@ -122,7 +124,7 @@ def test_a_wrong_lane_of_one_rank_means_a_whole_load_on_all(said: dict[str, Said
 
 def test_a_tensor_that_one_rank_has_moved(said: dict[str, Said]) -> None:
     for rank, own in enumerate(said["move"]):
-        # All ranks refuse what one refuses, and nothing was written.
+        # All ranks refuse what one refuses, and nothing is written.
         failed = line(None if rank == 1 else 1, None if rank == 1 else "memory", holds=1)
         assert own == [
             line(0, "memory"),
@@ -142,7 +144,7 @@ def test_a_lane_that_no_link_has_coded_is_found_by_the_check(said: dict[str, Sai
 
 def test_a_write_between_proof_and_switch_on_one_rank(said: dict[str, Said]) -> None:
     for rank, own in enumerate(said["write"]):
-        # All have gone back; what other code has written is still there.
+        # All ranks have rolled back. The other code's write remains.
         failed = line(None, None, error="WrongBaseError", holds=None if rank == 1 else 0)
         assert own == [line(0, "memory"), failed, line(1, "memory")]
 

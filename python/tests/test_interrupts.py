@@ -1,7 +1,8 @@
-"""Ctrl-C at any instant in a publisher: it goes on to work, or says that it is closed. And in a
-subscriber with the caller's own tensors: they hold a version, or it says that they do not.
+"""Ctrl-C at any instant in a publisher: the publisher still works, or says that it is closed. And
+in a subscriber with the caller's own tensors: they hold a version, or the subscriber is torn.
 
-Of subscribers every third line by default; `DELTACHAIN_INTERRUPTED=all` interrupts at all of them.
+In subscribers, every third line is interrupted by default; `DELTACHAIN_INTERRUPTED=all` interrupts
+at every line.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from test_torn import interrupted
 import deltachain as dc
 from deltachain import _native, _publisher
 
-# Lines of a subscriber from one interrupt to the next.
+# Number of lines of a subscriber between two interrupts.
 STRIDE = 1 if os.environ.get("DELTACHAIN_INTERRUPTED") == "all" else 3
 PACKAGE = str(Path(dc.__file__).parent)
-# Real signals, at random times.
+# Number of real signals at random times.
 DRAWN = 20
 
 
 @pytest.fixture(autouse=True)
 def _ctrl_c() -> Iterator[None]:
-    """Whatever started the tests may have had it ignored."""
+    """Restores the handler of SIGINT, which a parent process may have set to be ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -53,9 +54,9 @@ def interrupted_at(
     unit: str = "line",
     kept: list[BaseException] | None = None,
 ) -> bool:
-    """Does this, with an interrupt at a line of the package, counted as they are run; or at an
-    instruction, also of contextlib, if the unit is `opcode`. Keeps the interrupt, and so all that
-    its traceback holds. Returns whether the work was so long."""
+    """Runs `work` and interrupts it at a line of the package, counted as they run. With the unit
+    `opcode`, interrupts at an instruction, also in contextlib. `kept` collects the interrupts, with
+    all that their tracebacks hold. Returns whether the work lasted until the interrupt."""
     left = line
     files = (PACKAGE,) if unit == "line" else (PACKAGE, contextlib.__file__)
 
@@ -87,8 +88,8 @@ def interrupted_at(
 
 
 def ended(work: Callable[[], Any]) -> Any:
-    """The result of what must end, in another thread, for which nothing may be locked any more
-    either."""
+    """Runs `work`, which must end, in another thread, for which nothing may be locked, and returns
+    its result."""
     result: list[Any] = []
 
     def run() -> None:
@@ -120,7 +121,7 @@ CALLS: dict[str, Callable[[dc.Publisher], Any]] = {
 
 
 def refusal(work: Callable[[], Any]) -> dc.Error | None:
-    """Why something that must end was refused, if it was."""
+    """Returns the error if `work`, which must end, was refused."""
     try:
         ended(work)
     except dc.Error as error:
@@ -131,7 +132,7 @@ def refusal(work: Callable[[], Any]) -> dc.Error | None:
 def assert_usable(publisher: dc.Publisher, number: int, url: Path) -> None:
     error = refusal(lambda: publisher.publish(weights(number)))
     if isinstance(error, dc.ChainError) and error.rule == "R-PUB-03":
-        # The request for the commit before was given up, and the store has taken it later.
+        # The request for the previous commit was given up, and the store executed it later.
         error = refusal(lambda: publisher.publish(weights(number)))
     if error is not None:
         calls = (
@@ -179,7 +180,7 @@ def test_a_lock_is_given_back_at_the_end_of_its_call_or_with_it() -> None:
     lost.__enter__()
     with pytest.raises(dc.UsageError):
         lock.call().__enter__()
-    # An exception came before `with` had it.
+    # As if an exception came right after `__enter__`, before `with` had taken over.
     del lost
     with pytest.raises(KeyboardInterrupt), lock.call():
         raise KeyboardInterrupt
@@ -201,7 +202,8 @@ def refused(publisher: dc.Publisher) -> Any:
 def test_an_interrupt_at_any_instruction_gives_the_lock_back(
     call: Callable[[dc.Publisher], Any], tmp_path: Path
 ) -> None:
-    """Also while somebody keeps the interrupt, and with it the frames of the call."""
+    """The lock is released even while the interrupt, and with it the frames of the call, is
+    kept."""
     publisher = dc.Publisher(tmp_path / "chain")
     kept: list[BaseException] = []
     number, is_inside = 0, True
@@ -247,8 +249,7 @@ def test_an_exception_of_another_thread_at_any_time_gives_the_lock_back(tmp_path
 
 
 class Paused:
-    """A call in a thread of its own that stops at a line of the package, counted as they are
-    run."""
+    """A call in a thread of its own that pauses at a line of the package, counted as they run."""
 
     def __init__(self, line: int, work: Callable[[], Any]) -> None:
         self.result: Any = None
@@ -280,7 +281,7 @@ class Paused:
         return self._at_line
 
     def end(self) -> Any:
-        """What the call returns or raises."""
+        """Lets the call continue, and returns its result or raises its error."""
         self._may_go_on.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
@@ -336,8 +337,8 @@ def test_a_thread_that_cannot_be_started_is_an_error(
 
 
 def masked(own: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the standard library with an interrupt, once, while `Condition` does not have
-    its lock."""
+    """Returns a function of the standard library that is interrupted once, while `Condition` does
+    not have its lock."""
     calls: list[None] = []
 
     def call(*given: Any, **named: Any) -> Any:
@@ -354,8 +355,8 @@ def masked(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def masked_calls() -> dict[str, tuple[Any, str, Callable[[dc.Publisher], Any]]]:
-    """Where the interrupt comes: an object, its function, and a call of a publisher that uses
-    it."""
+    """Places of the interrupt: an object, its function, and a call of a publisher that uses the
+    function."""
     at_start = (threading.Thread, "start")
     return {
         "publish_async, start": (*at_start, lambda own: own.publish_async(weights(7))),
@@ -384,7 +385,7 @@ def test_an_interrupt_within_the_standard_library_stays_one(
 def test_no_thread_while_the_caller_handles_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the caller handles is not the cause."""
+    """The interrupt that the caller handles is not the cause of the error."""
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -412,7 +413,7 @@ def test_an_interrupt_counts_more_than_a_tensor_that_was_refused(tmp_path: Path)
 def test_a_job_is_waited_for_although_its_thread_is_taken_for_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As CPython 3.11 takes it after a `Thread.join` that was interrupted."""
+    """CPython 3.11 takes a thread for ended after a `Thread.join` that was interrupted."""
     has_begun, may_go_on = threading.Event(), threading.Event()
 
     def progress(*_: object) -> None:
@@ -458,7 +459,7 @@ def test_a_callback_of_a_job_publishes(tmp_path: Path) -> None:
 
 
 def into_weights(version: int) -> dict[str, Any]:
-    """Some tensors, of which lanes change with each version."""
+    """Returns some tensors, of which lanes change with each version."""
     torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
     made = {
         "a": torch.arange(60).view(6, 10).bfloat16(),
@@ -471,18 +472,18 @@ def into_weights(version: int) -> dict[str, Any]:
 
 
 class Following:
-    """Tensors that follow a chain: by the library or by torch as on a device, or that a function
-    loads.
+    """Tensors that follow a chain: by the library, by torch as on a device, or by a function that
+    loads them.
 
     Attributes:
-        version: what they were left at by the caller.
+        version: the version that the tensors hold, as far as the caller knows.
     """
 
     def __init__(self, url: str, way: str) -> None:
         import torch
 
         self.tensors = {name: torch.zeros_like(tensor) for name, tensor in into_weights(0).items()}
-        # One that lies apart.
+        # A tensor with gaps.
         self.tensors["a"] = torch.zeros(10, 14, dtype=torch.bfloat16)[:, 3:9].t()
         self.subscriber = dc.Subscriber(url, into=self.load if way == "loader" else self.tensors)
 
@@ -495,7 +496,7 @@ class Following:
         self.subscriber.prepare(version, timeout=60).apply()
 
     def holds(self, expected: dict[int, dict[str, bytes]]) -> int | None:
-        """Which version they are bit for bit."""
+        """Returns the version that the tensors equal bit for bit."""
         now = {name: as_bytes(tensor) for name, tensor in self.tensors.items()}
         return next((version for version, own in expected.items() if own == now), None)
 
@@ -505,8 +506,8 @@ class Following:
 def test_an_interrupt_at_any_line_of_a_subscriber(
     way: str, begin: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it loads a version as a whole, which it also does backwards, and while it takes one in
-    place."""
+    """Interrupts while the subscriber loads a version as a whole, as it does backwards, too, and
+    while it updates in place."""
     pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
     from deltachain import _tensor_follower
     from deltachain._device_memory import DeviceMemory
@@ -540,7 +541,7 @@ def test_an_interrupt_at_any_line_of_a_subscriber(
                 assert before == {
                     name: as_bytes(tensor) for name, tensor in following.tensors.items()
                 }, line
-        # Whatever that was, it goes on.
+        # After any interrupt, the subscriber can continue.
         ended(lambda following=following: following.take(1))
         assert (following.holds(expected), subscriber.version, subscriber.torn) == (1, 1, False), (
             line
@@ -551,18 +552,18 @@ def test_an_interrupt_at_any_line_of_a_subscriber(
         )
         ended(subscriber.check)
         subscriber.close()
-        # What an interrupt's traceback still holds: it is young.
+        # Frees what the interrupt's traceback still holds: it is in a young generation.
         gc.collect(1)
         line += STRIDE
     assert line > 50
-    # While it is loaded as a whole it is torn for some lines, in place never, since it goes back.
+    # A load of a whole version is torn for some lines. An update in place never is: it rolls back.
     assert (torn > 0) == (begin != 0 and way != "library")
 
 
 def test_errors_that_are_kept_do_not_hold_up_the_next_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their tracebacks have what was handing over the tensors."""
+    """Tracebacks of the errors hold the function that passes on the tensors."""
     torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
     from deltachain import _tensor_follower
 

@@ -1,5 +1,5 @@
-"""`like=`: names, dtypes, shapes and tied tensors are the checkpoint's, or the error says which are
-not."""
+"""`like=`: names, dtypes, shapes and tied tensors are the checkpoint's, or the error names those
+that differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE = {"model.layers.0.w": ("U8", (2,), b"ab"), "model.layers.0.b": ("U8", (1,),
 def taken(
     tmp_path: Path, checkpoint: dict[str, Any], weights: Any, config: Any = None, **how: Any
 ) -> dict[str, bytes]:
-    """Publishes `weights` like a checkpoint; what a follower gets."""
+    """Publishes `weights` like a checkpoint, and returns what a follower gets."""
     like = tmp_path / "like"
     write_model(like / "model.safetensors", checkpoint)
     if config is not None:
@@ -141,7 +141,7 @@ TIES = {"tie_word_embeddings": True}
 def test_tied_tensors_are_written_once(tmp_path: Path, order: int) -> None:
     weights = [("model.embed_tokens.weight", u8(b"xy")), ("lm_head.weight", u8(b"xy"))][::order]
     assert taken(tmp_path, EMBEDDED, weights, TIES)["model.embed_tokens.weight"] == b"xy"
-    # Any of them will do.
+    # Any of the tied tensors is enough.
     assert taken(tmp_path, EMBEDDED, weights[:1], TIES)["model.embed_tokens.weight"] == b"xy"
 
 
@@ -153,7 +153,7 @@ def test_tied_tensors_that_differ_are_an_error(tmp_path: Path, order: int) -> No
 
 
 def tied(order: int) -> list[tuple[str, Any]]:
-    """Names of one array, by which no rule knows that they are tied."""
+    """Names of one array. No rule says that they are tied."""
     array = numpy.frombuffer(b"xy", dtype=numpy.uint8)
     names = ["shared.weight", "encoder.embed.weight", "decoder.embed.weight"][::order]
     return [(name, array) for name in names]
@@ -263,7 +263,7 @@ def test_a_transform_makes_what_the_checkpoint_has(tmp_path: Path) -> None:
         ("same", "several.a", "several.b", "pairs.x", "pairs.y"), ("U8", (1,), b"a")
     )
     weights = {f"module.{name}": u8(b"s") for name in ("drop", "same", "several", "pairs")}
-    # Names of no checkpoint keep what is before them only if it is not a wrapper's.
+    # A name that the checkpoint does not have keeps its prefix, unless the prefix is a wrapper's.
     found = taken(tmp_path, checkpoint, weights, transform=transform)
     assert [found[name] for name in checkpoint] == [b"s", b"1", b"2", b"x", b"y"]
 

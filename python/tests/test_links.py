@@ -31,8 +31,8 @@ DTYPES = {
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two states with some names, dtypes and lanes in common; bytes are any, NaN payloads and -0
-    among them."""
+    """Two states that share some names, dtypes and lanes. Bytes are arbitrary, with NaN payloads
+    and -0 among them."""
     names = draw(st.lists(st.text(max_size=5), min_size=0, max_size=6, unique=True))
     base: dict[str, Any] = {}
     target: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def test_any_state_comes_back_bit_for_bit(
     )
     again = dc.open(bytes(link))
     again.verify()
-    # Patches, laid over the base, are the target.
+    # The base with the patches applied is the target.
     held = {name: bytearray(as_bytes(base[name])) for name in target if name in base}
     for patch in again.patches(base, kind="numpy"):
         values = as_bytes(patch.values)
@@ -126,7 +126,7 @@ def test_files_and_memory_give_the_same_links_and_states(tmp_path: Path) -> None
     assert {name: bytes(tensor.data) for name, tensor in dc.apply(None, [whole]).items()} == {
         name: data for name, (_, _, data) in model(2).items()
     }
-    # The tool that comes along sees the same.
+    # The tool of the package sees the same.
     assert json.loads(tool("inspect", "--json", tmp_path / "1.dcf"))["base"] == report.base
 
 
@@ -156,7 +156,7 @@ def test_a_link_says_what_it_holds(tmp_path: Path) -> None:
         )
     with pytest.raises(dc.UsageError, match="closed"):
         link.verify()
-    # What was shown is still there.
+    # Arrays that were returned before stay as they were.
     assert list(one.indices) == [617]
     compact = dc.diff(base, target)
     with pytest.raises(dc.UsageError, match="give the base"):
@@ -219,7 +219,7 @@ def test_errors_say_what_and_where(tmp_path: Path) -> None:
         (numpy.array(["x"]), "unknown dtype"),
         (memoryview(bytes(8))[::2], "not contiguous"),
         (dc.Tensor("BF16", (3,), b"12345"), "5 bytes do not fit"),
-        (dc.Tensor("F17", (3,), b"12345"), "no dtype"),
+        (dc.Tensor("F17", (3,), b"12345"), "unknown dtype"),
         (dc.Tensor("U8", (3,), "abc"), "give a torch.Tensor"),
     ],
 )
@@ -256,7 +256,7 @@ def test_tensors_can_be_read_piece_by_piece() -> None:
 
     with pytest.raises(dc.IoError, match="the device is gone"):
         dc.digest({"w": dc.Tensor("U8", (3,), fail)})
-    with pytest.raises(dc.IoError, match="other than the bytes"):
+    with pytest.raises(dc.IoError, match="exactly the requested number of bytes"):
         dc.digest({"w": dc.Tensor("U8", (3,), lambda offset, length: b"1")})
 
 
@@ -292,8 +292,8 @@ def test_progress_is_told_from_the_callers_thread_and_ends_the_work() -> None:
 
 
 def long_model(path: Path) -> Path:
-    """A model of 64 GB, of which nothing is on the disk: nobody can have read all of it when its
-    progress is told."""
+    """Makes a sparse file of 64 GB: no function can have read all of it when it first reports
+    progress."""
     header = json.dumps(
         {"t": {"dtype": "U8", "shape": [1 << 36], "data_offsets": [0, 1 << 36]}}
     ).encode()
@@ -320,7 +320,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, work: s
             os.truncate(long, 1000)
         told.append(phase)
 
-    with pytest.raises(dc.IoError, match="has changed while it was read") as caught:
+    with pytest.raises(dc.IoError, match="changed while it was being read") as caught:
         if work == "digest":
             dc.digest(long, progress=cut)
         elif work == "diff":

@@ -1,17 +1,18 @@
-"""The commands and programs of the READMEs and tutorials, run as they stand there, in an empty
+"""The commands and programs of the READMEs and tutorials, run exactly as written, in an empty
 directory.
 
-A page is read from its beginning to its end:
+Each page is read from top to bottom:
 
-- A block of `sh` is run by bash in the first terminal. If it begins with `# second terminal`, it is
-  run there, and goes on beside the others; `# second terminal: Ctrl-C` ends it, and so does the end
-  of the page.
-- A block of `python` that begins with `# NAME.py` is saved under that name; another one is run.
-- A block of `text` is what the terminal prints in which the last command was typed, or the second
-  one, if the block begins with `# second terminal`. In the first one it is all of that; in the
-  second one it comes, perhaps after lines that are repeated. `...` is anything, on a line of its
-  own any lines. White space counts as one space.
-- Blocks that only install are left out: what they install is here.
+- A block of `sh` is run by bash in the first terminal. If it begins with `# second terminal`, it
+  runs there, beside the other blocks; `# second terminal: Ctrl-C` ends that block, and so does the
+  end of the page.
+- A block of `python` that begins with `# NAME.py` is saved under that name; other blocks of
+  `python` are run.
+- A block of `text` is the output of the terminal in which the last command was typed, or of the
+  second terminal, if the block begins with `# second terminal`. In the first terminal the block is
+  the whole output; in the second one the output contains it, possibly after repeated lines. `...`
+  stands for any text, and on a line of its own for any lines. White space counts as one space.
+- Blocks that only install are left out: their packages are already installed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ PAGES = sorted(
     for page in (ROOT / folder).glob("*.md")
     if not page.name.startswith(("SPEC", "CHANGELOG"))
 )
-# Other programs of this machine may use the ports of the pages.
+# Other programs on this machine may use the ports of the pages, so these are replaced.
 PORTS = ("8000", "9465")
 
 
@@ -67,7 +68,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def pattern(text: str) -> str:
-    """A regular expression for what a page says is printed."""
+    """Returns a regular expression for the output that a page shows."""
     lines = []
     for line in text.strip().splitlines():
         words = r"[ \t]+".join(map(re.escape, line.split())).replace(re.escape("..."), r".*?")
@@ -81,7 +82,7 @@ class Page:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         tools = str(Path(sys.executable).parent)
-        # Of every program that is started.
+        # Options of every program that the page starts.
         self.options: dict[str, Any] = {
             "cwd": folder,
             "env": os.environ
@@ -99,7 +100,7 @@ class Page:
         self.unread = ""
 
     def follow(self, page: str) -> int:
-        """Does what the page says. How many commands and programs it ran."""
+        """Runs the commands of the page, and returns how many commands and programs ran."""
         ran = 0
         for language, text in blocks(page):
             for port, free in self.ports.items():
@@ -127,7 +128,7 @@ class Page:
             self.printed = self.run(["bash", "-euo", "pipefail", "-c", text])
 
     def run(self, command: list[str]) -> str:
-        """What a command prints; it must end well."""
+        """Returns the output of a command, which must succeed."""
         ran = subprocess.run(
             command,
             **self.options,
@@ -176,7 +177,7 @@ class Page:
         lines.put(None)
 
     def end_second(self) -> None:
-        """Ctrl-C, which must end it."""
+        """Ends the program in the second terminal by Ctrl-C."""
         if self.second is not None:
             os.killpg(self.second.pid, signal.SIGINT)
             self.second.wait(PATIENCE)
@@ -215,7 +216,7 @@ def test_the_commands_of_the_readme(page: Page) -> None:
         if language == "sh" and "deltachain init" in text
     )
     assert commands.count("\ndeltachain ") == 6
-    # It would go on for ever.
+    # `follow` would run for ever.
     page.type(commands.replace("deltachain follow ", "deltachain follow --once "))
     last = (page.folder / "step1/model.safetensors").read_bytes()
     for built in ("served/current/model.safetensors", "copy/model.safetensors"):

@@ -1,5 +1,5 @@
-"""Paths stay right if the process changes its directory, `~` is the home directory, and what is
-closed leaves no threads and no handles behind."""
+"""Paths stay right if the process changes its directory, `~` is the home directory, and closed
+objects leave no threads and no handles behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATE = {"w": dc.Tensor("U8", (3,), b"abc")}
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Begins in a directory, and goes to another one when it is called."""
+    """Starts in one directory, and returns a function that changes to another one."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
@@ -110,11 +110,12 @@ def test_a_current_directory_that_was_removed(
     elsewhere()
 
 
-# The end.
+# Closing.
 
 
 def threads() -> list[str]:
-    """Names of the threads of the process. Those that wait for stores are called "store"."""
+    """Returns the names of the process's threads. Threads that wait for stores are called
+    "store"."""
     return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
 
 
@@ -180,7 +181,7 @@ for name, make in kinds.items():
     print(name, *after[1:])
     assert all(one <= most for one, most in zip(after, before)), (name, before, after)
 """
-# Objects of each kind.
+# Number of objects of each kind.
 ROUNDS = os.environ.get("DELTACHAIN_CLOSED", "10")
 
 
@@ -200,7 +201,8 @@ def test_open_objects_share_their_threads(chain: Chain) -> None:
     first.prepare().apply()
     before = handles()
     more = [dc.Subscriber(chain.url, threads=1) for _ in range(50)]
-    # Two wait for answers, and those that read files are bounded for the process. Each has a lock.
+    # Two threads wait for answers; the number of threads that read files has a limit for the
+    # process. Each object has a lock.
     assert threads().count("store") <= 2 + 32 and handles() <= before + len(more)
     for one in (*more, first):
         one.close()

@@ -1,6 +1,6 @@
-"""Tensors of `into=` that torch or numpy move, free or replace between two calls: the version comes
-to where they lie now, or the tensor is refused by its name; nothing else is written to, and nothing
-that was freed is touched."""
+"""Tensors of `into=` that torch or numpy move, free or replace between two calls: the version is
+written to their new place, or the tensor is refused by its name. Nothing else is written to, and
+freed memory is not touched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
-# The pickler learns of tensors.
+# Registers torch's tensors with the pickler.
 importlib.import_module("torch.multiprocessing")
 prune = importlib.import_module("torch.nn.utils.prune")
 from conftest import as_bytes  # noqa: E402
@@ -29,14 +29,14 @@ from deltachain._device_memory import DeviceMemory  # noqa: E402
 from deltachain._ranks import Alone  # noqa: E402
 
 NAMES = ("a", "b", "c")
-# 96 KiB in each tensor: with a low limit, each has pages of its own, and after it was freed there
-# is nothing.
+# Each tensor has 96 KiB: with a low threshold for mmap, each has its own pages, which are unmapped
+# when it is freed.
 SHAPE = (192, 256)
 VERSIONS = 3
 
 
 def values(version: int) -> dict[str, Any]:
-    """Some tensors, of which a few lanes change with each version."""
+    """Returns some tensors, of which a few lanes change with each version."""
     made = {}
     for number, name in enumerate(NAMES):
         flat = (
@@ -83,7 +83,7 @@ def fresh(dtype: Any = torch.bfloat16) -> Any:
 
 
 def resized(tensor: Any, *sizes: int) -> None:
-    """The storage of a tensor gets these numbers of bytes, one after another."""
+    """Resizes the storage of a tensor to each of these numbers of bytes in turn."""
     for size in sizes:
         tensor.untyped_storage().resize_(size)
 
@@ -96,7 +96,7 @@ def set_data(tensor: Any, data: Any) -> None:
     tensor.data = data
 
 
-# What torch does to a model, or to the tensors of a mapping.
+# Calls of torch that move a model, or the tensors of a mapping.
 WAYS: dict[str, Way] = {
     "share_memory of a model": lambda model, _: model.share_memory(),
     "share_memory_ of a tensor": lambda _, into: into["b"].detach().share_memory_(),
@@ -160,8 +160,8 @@ WAYS: dict[str, Way] = {
 
 @pytest.fixture(params=["library", "device"])
 def group(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What reads and writes the tensors: the library, or torch as on a device, which a group also
-    does."""
+    """Whether the library reads and writes the tensors, or torch, as on a device, which a group
+    also causes."""
     if request.param == "library":
         return None
     monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
@@ -180,15 +180,15 @@ def holds(tensors: dict[str, Any], version: int) -> bool:
 
 
 def lanes(tensor: Any) -> Any:
-    """The bits of a tensor. torch does not resize what it has shown to numpy, so that is not asked
-    here."""
+    """Returns the bits of a tensor. torch does not resize a tensor that numpy has seen, so this
+    does not use numpy."""
     if isinstance(tensor, torch.Tensor):
         return tensor.dtype.itemsize, tensor.detach().view(torch.int16).tolist()
     return 2, numpy.frombuffer(as_bytes(tensor), numpy.int16).reshape(SHAPE).tolist()
 
 
 class Beside:
-    """Arrays where memory was freed before, and more: nobody may write to them."""
+    """Arrays that occupy freed memory and more, and that must stay untouched."""
 
     def __init__(self) -> None:
         self.arrays = [numpy.full(FULL, 0xA5, numpy.uint8) for _ in range(40)]
@@ -198,7 +198,7 @@ class Beside:
 
 
 def refusal(work: Callable[[], Any]) -> dc.Error | None:
-    """Why something was refused, if it was: it names a tensor, or some of them."""
+    """Returns the error if the call was refused. The error must name tensors."""
     try:
         work()
     except dc.Error as error:
@@ -212,7 +212,8 @@ def refusal(work: Callable[[], Any]) -> dc.Error | None:
 def taken(
     subscriber: dc.Subscriber, version: int, into: Any, *, update: dc.Update | None = None
 ) -> bool:
-    """Takes a version: whether it is right then, or refused by name."""
+    """Updates to a version. Returns True if the tensors hold it, and False if the update was
+    refused by name."""
     if refusal(lambda: (update or subscriber.prepare(version)).apply()) is not None:
         return False
     assert holds(tensors_of(into), version), "the tensors are not the version that is held"
@@ -242,9 +243,9 @@ def test_a_way_to_move_tensors(url: str, way: str, form: str, when: str, group: 
             pytest.skip(f"torch refuses that here: {error}")
         beside = Beside()
         if when == "before check":
-            # Or it has not noticed.
+            # Either the check refuses, or the memory still holds the version.
             assert refusal(subscriber.check) is not None or holds(tensors_of(into), 0)
-        # What was refused once is refused again, or loaded as a whole.
+        # An update that was refused is refused again, or the version is loaded as a whole.
         for _ in range(2):
             taken(subscriber, 1, into, update=update)
             update = None
@@ -264,8 +265,8 @@ def test_a_model_that_is_shared_goes_on(
         update.apply()
         assert holds(dict(model.state_dict()), 1)
         assert update.fallback_reason == "place" and subscriber.fallbacks == {"place": 1}
-        assert "does not lie where it did" in caplog.text
-        # And in place from then on.
+        assert "has moved" in caplog.text
+        # From then on, updates are in place.
         update = subscriber.prepare(2)
         update.apply()
         assert update.fallback_reason is None and subscriber.proof == "changed_lanes"
@@ -277,7 +278,7 @@ def test_an_update_that_was_prepared_before_names_the_tensor(url: str, group: An
     model = Model()
     with dc.Subscriber(url, into=dict(model.named_parameters()), group=group) as subscriber:
         first = subscriber.prepare(0)
-        # One that is loaded as a whole goes on.
+        # An update that is loaded as a whole still works.
         model.share_memory()
         first.apply()
         assert holds(dict(model.named_parameters()), 0)
@@ -308,7 +309,7 @@ def test_a_module_means_its_tensors(url: str, group: Any) -> None:
     model = Model()
     with dc.Subscriber(url, into=model, group=group) as subscriber:
         subscriber.prepare(0).apply()
-        # Also those that it has instead now.
+        # The module's tensors include those that replaced others.
         model.b = torch.nn.Parameter(fresh())
         subscriber.prepare(1).apply()
         assert holds(dict(model.state_dict()), 1)
@@ -320,7 +321,7 @@ def test_a_module_means_its_tensors(url: str, group: Any) -> None:
         dc.Subscriber(url, into=3)  # type: ignore[arg-type]
 
 
-# What numpy and other owners of memory do.
+# Calls of numpy and of other owners of memory.
 
 
 def arrays() -> dict[str, Any]:
@@ -399,8 +400,8 @@ def test_owners_that_lock_their_memory(url_of_arrays: str) -> None:
 
 
 def test_all_of_this_where_freed_memory_is_gone() -> None:
-    # Each tensor gets pages of its own, which are gone when it is freed: whoever touches them then
-    # is killed.
+    # Each tensor has its own pages, which are unmapped when it is freed: a process that touches
+    # them is killed.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "32768", "MALLOC_PERTURB_": "165"}
     stale = (
         "import ctypes, torch; a = torch.ones(1 << 16); p = a.data_ptr(); del a; "
@@ -409,7 +410,7 @@ def test_all_of_this_where_freed_memory_is_gone() -> None:
     died = subprocess.run([sys.executable, "-c", stale], env=environment, check=False, timeout=60)
     if died.returncode != -signal.SIGSEGV:
         pytest.skip("SKIPPED: this machine's allocator keeps what was freed")
-    # By torch it takes minutes.
+    # With torch this takes minutes.
     which = "" if "DELTACHAIN_GUARD_PAGES" in os.environ else " and not device"
     command = [
         sys.executable,

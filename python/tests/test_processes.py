@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="SKIPPED: this s
 
 
 def in_child(work) -> str:  # type: ignore[no-untyped-def]
-    """What a forked child says; it has 60 seconds."""
+    """Runs `work` in a forked child, which has 60 seconds, and returns its answer."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -51,11 +51,11 @@ def test_a_child_cannot_use_its_parents_handles_and_the_parent_goes_on(chain: Ch
 
     def anew() -> str:
         nonlocal subscriber, update
-        # Handles of the parent are dropped without waiting for threads that are not here.
+        # Dropping handles of the parent does not wait for threads that the child does not have.
         del subscriber, update
         own = dc.Subscriber(chain.url)
         own.prepare().apply()
-        # What has no threads and no connections can be used, and so can functions, with threads of
+        # Objects without threads and connections can be used, and so can functions, with threads of
         # the child's own.
         assert (
             str(dc.digest({"a": b"x"})) == link.target
@@ -123,7 +123,7 @@ def test_other_threads_run_meanwhile_and_one_handle_serves_one_of_them(chain: Ch
         leave.wait(60)
 
     def read(offset: int, length: int) -> bytes:
-        # Runs while the caller's thread waits without the interpreter's lock.
+        # Runs while the caller's thread waits without holding the GIL.
         leave.set()
         return bytes(length)
 

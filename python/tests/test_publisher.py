@@ -1,5 +1,5 @@
-"""Publishing from a program: what was given is read back bit for bit; what goes wrong is said and
-changes nothing."""
+"""Publishing from a program: the tensors are read back bit for bit; failures are reported and
+change nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tensors(step: int, lanes: int = 3000) -> dict[str, dc.Tensor]:
 
 
 def followed(url: Path | str, version: int | None = None) -> dict[str, bytes]:
-    """The bytes of a version, as a follower on this machine has them."""
+    """Returns the bytes of a version, as a follower on this machine gets them."""
     base = Path(url).parent / f"followed {version} {os.urandom(4).hex()}"
     with dc.Subscriber(url, host_copy=base) as sub:
         update = sub.prepare(version, timeout=60)
@@ -62,7 +62,7 @@ def assert_version(url: Path | str, version: int | None, step: int) -> None:
 
 
 def versions(url: Path | str) -> list[dict[str, Any]]:
-    """All versions, the oldest first."""
+    """Returns all versions, oldest first."""
     return list(reversed(json.loads(tool("--json", "log", url))["versions"]))
 
 
@@ -145,7 +145,7 @@ def test_one_job_at_a_time_and_its_error_is_not_lost(tmp_path: Path) -> None:
     job = pub.publish_async(tensors(0))
     with pytest.raises(RuntimeError, match="no more"):
         job.result()
-    # It has been heard.
+    # The error was reported, so the next call does not raise it.
     pub.publish_async(tensors(0))
     with pytest.raises(RuntimeError, match="no more"):
         pub.publish_async(tensors(0))
@@ -289,7 +289,7 @@ def test_publishers_stay_where_they_are(tmp_path: Path) -> None:
 
 
 def run(text: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a program that can import what tests have."""
+    """Runs a program that can import the modules of the tests."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)]
     return subprocess.run(
@@ -353,7 +353,7 @@ def test_the_interpreter_waits_for_what_is_under_way(tmp_path: Path) -> None:
         """,
         tmp_path / "chain",
     )
-    # The model has NaN.
+    # The model contains NaN, which causes a warning.
     others = [line for line in ran.stderr.splitlines() if "not finite" not in line]
     assert (ran.returncode, others) == (0, [])
     assert len(versions(tmp_path / "chain")) == 1
@@ -402,7 +402,7 @@ def test_a_trainer_that_is_killed_leaves_a_chain_that_goes_on(tmp_path: Path, ph
         phase,
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
-    # Progress is told last when all links are stored; the commit comes after.
+    # The last progress is reported when all links are stored; the commit follows.
     assert len(versions(url)) == 2
     with dc.Publisher(url) as pub:
         made = pub.publish(tensors(2))
@@ -437,7 +437,7 @@ def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(
             def interrupted(thread):
                 begin(thread)
                 if thread.name == "deltachain-publish":
-                    # As if it came now, when the work has begun and nobody waits for it yet.
+                    # As if the signal came now: the work has started, but nothing waits for it yet.
                     store.stands.wait()
                     raise KeyboardInterrupt
 
@@ -493,7 +493,7 @@ def test_training_state_and_patterns_are_left_out(
             pub.publish(tensors(0))
         assert followed(tmp_path / "chain")["files"] == b"config.json,model.safetensors"
         assert "optimizer.pt (training state of transformers)" in caplog.text
-        assert ('no file is left out by "*.txt"' in caplog.text) == (exclude != "*.log")
+        assert ('no file to leave out matches "*.txt"' in caplog.text) == (exclude != "*.log")
     with pytest.raises(dc.UsageError, match="cannot be used"):
         dc.Publisher(tmp_path / "chain", like=dc.Like(like, exclude="a["))
 

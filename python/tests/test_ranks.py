@@ -1,5 +1,5 @@
-"""Several processes publish one chain: as if it were one, whatever their number, and all learn what
-goes wrong."""
+"""Several processes publish one chain as if they were one, whatever their number, and all learn of
+each failure."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def like(tmp_path: Path) -> Path:
 def ran(
     kind: str, size: int, url: Path, like: Path, *steps: object, limit: float = 3.0
 ) -> list[list[dict[str, Any]]]:
-    """Runs the ranks; what each of them said of each step. Ranks that were stopped are ended when
-    the first has."""
+    """Runs the ranks and returns what each printed for each step. Stopped ranks are killed when the
+    first rank has ended."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     meeting = url.parent / f"meeting {os.urandom(4).hex()}"
     processes = []
@@ -109,7 +109,7 @@ def test_any_number_of_ranks_goes_on_with_one_chain(tmp_path: Path, like: Path, 
     ours, others = versions(url), versions(single)
     assert [version["state"] for version in ours] == [version["state"] for version in others]
     assert [len(version["shards"]) for version in ours] == [24] * 6
-    # A single process goes on, too.
+    # A single process can continue the chain, too.
     with dc.Publisher(url, like=like, routes=dc.RoutePlan(snapshot_cost=math.inf)) as pub:
         made = pub.publish(tensors(6))
         assert (made.version, made.snapshot) == (6, False)
@@ -122,7 +122,7 @@ def test_a_step_is_published_once_by_all_ranks(tmp_path: Path, like: Path) -> No
     url = tmp_path / "chain"
     with dc.Publisher(url, like=like, shards=24) as pub:
         pub.publish(tensors(0), metadata={"step": 0})
-    # A rank that was not skipped with the others would wait for them.
+    # If one rank skipped and the others did not, they would wait for it.
     said = ran("sockets", 3, url, like, "once", 0, 1, 1, "rival", 2, "late", 3, 4)
     assert all(other == said[0] for other in said)
     assert [(made["version"], "skipped" in made) for made in said[0]] == [
@@ -164,7 +164,7 @@ def test_a_rank_that_goes_leaves_the_chain_as_it_was(
     assert_version(url, None, 1)
 
 
-# What is another on one rank, and what all are told.
+# Differences on one rank, and the error that all ranks get.
 FLAWS = {
     "lack": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and missing on rank 2",
     "dtype": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and BF16 [2, 4]{} on rank 2",
@@ -215,7 +215,7 @@ def test_a_rank_that_was_silent_for_too_long_comes_back(
     url = tmp_path / "chain"
     said = ran(kind, 4, url, like, 0, "stop", 1, 2, "before", 3, 4, "after", 5, 6)
     for made in said:
-        # What rank 0 had begun to commit becomes a version, although all have given it up.
+        # A commit that rank 0 began becomes a version, although all ranks have given up on it.
         assert [one.get("version") for one in made] == [0, None, 1, None, 3, None, 5]
         for one in made[1::2]:
             assert one["error"] == "IoError"
@@ -237,10 +237,10 @@ def test_a_rank_that_is_silent_for_a_while_is_waited_for(
 
 
 def test_a_call_with_a_timeout_does_not_wait_for_a_rank_that_never_calls(tmp_path: Path) -> None:
-    """N11: both limits together hold, counted in what this rank waits."""
+    """Both limits together hold, counted in the time that this rank waits."""
 
     class Pair:
-        """Rank 0, whose neighbour says the same until it is silent."""
+        """Rank 0, whose neighbour sends the same message until it falls silent."""
 
         rank, size = 0, 2
         is_silent = False
@@ -265,16 +265,16 @@ def test_a_call_with_a_timeout_does_not_wait_for_a_rank_that_never_calls(tmp_pat
             subscriber.prepare(timeout=5)
         assert caught.value.retryable
         assert pair.waited == 11
-        # Once the rank calls again, so does the chain.
+        # Once the neighbour answers again, the subscriber works.
         pair.is_silent = False
         assert subscriber.prepare(timeout=5).version == 0
 
 
 def test_a_group_that_gives_nothing_proves_nothing(tmp_path: Path) -> None:
-    """N9: a proof of no memory is none."""
+    """A proof that covers no memory does not count."""
 
     class Twin:
-        """Rank 0, whose neighbour does the same."""
+        """Rank 0, whose neighbour sends the same message."""
 
         rank, size = 0, 2
 
@@ -346,7 +346,7 @@ def test_few_requests_whatever_the_number_of_shards(like: Path) -> None:
                     )
                 )
                 assert {one.version for one in made} == {step}
-                # Each link is a request of its own, whoever stores it.
+                # Each link is one request, whichever rank stores it.
                 links = [
                     request
                     for request in store.requests

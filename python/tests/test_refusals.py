@@ -1,4 +1,4 @@
-"""What is refused: settings by their name and what is allowed, tensors by theirs, and always with
+"""Refused arguments: errors name the setting and the allowed values, or the tensor, and always give
 advice."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_settings_of_a_subscriber(chain: Chain, settings: dict[str, Any], text: 
         ({"credentials": {"access_key_id": "x"}}, "credentials= must be a function"),
         (
             {"storage_options": {"region": "x"}},
-            'a directory has no settings of a store, such as "region"',
+            'in a directory, which has no settings of a store, such as "region"',
         ),
         ({"storage_options": ["region"]}, "storage_options= must be a mapping"),
         ({"storage_options": {"\udc80": "x"}}, "storage_options= .* not Unicode"),
@@ -190,10 +190,10 @@ def test_what_is_no_model_or_no_chain_is_refused_by_name(chain: Chain, tmp_path:
         lambda: dc.apply(followed, [], tmp_path / "out"),
         lambda: dc.Publisher(tmp_path / "chain", like=followed),
     ]:
-        with pytest.raises(dc.UsageError, match="a directory that a subscriber keeps, not a model"):
+        with pytest.raises(dc.UsageError, match="the directory of a follower, not a model"):
             work()
     dc.digest(followed / "current")
-    with pytest.raises(dc.UsageError, match="kept by a subscriber"):
+    with pytest.raises(dc.UsageError, match="managed by a follower"):
         dc.Publisher(followed)
     assert not (followed / "chain.json").exists()
     with pytest.raises(dc.UsageError, match="this is a chain"):
@@ -212,7 +212,7 @@ def test_pipes_are_no_inputs(chain: Chain, tmp_path: Path) -> None:
         lambda: dc.Subscriber(chain.url, trust=pipe),
         lambda: dc.Publisher(chain.url, sign_key=pipe),
     ]:
-        with pytest.raises(dc.UsageError, match=r"not a (plain )?file"):
+        with pytest.raises(dc.UsageError, match=r"not a (regular )?file"):
             work()
 
 
@@ -316,7 +316,7 @@ def test_a_star_import_replaces_nothing() -> None:
 
 
 def test_help_says_what_each_field_is() -> None:
-    """Q11.10: fields have no text of their own at run time, so that of the class has it."""
+    """Fields have no docstring at run time, so the class's docstring describes them."""
     missing = [
         f"{name}.{field.name}"
         for name in dc.__all__
@@ -327,7 +327,7 @@ def test_help_says_what_each_field_is() -> None:
     assert not missing
 
 
-# Calls are checked before anything changes.
+# Calls are refused before anything changes.
 
 
 @pytest.mark.parametrize("how", ["memory", "host_copy"])
@@ -455,7 +455,7 @@ def test_every_class_has_advice() -> None:
 def failures(
     chain: Chain, place: Path
 ) -> dict[str, tuple[type[dc.Error], str, Callable[[], object]]]:
-    """Calls that fail, with the class of the failure and a word of its advice."""
+    """Calls that fail, with the class of the error and a word of its advice."""
     old, new = {"w": bytes(100)}, {"w": bytes(99) + b"x"}
     link = bytes(dc.diff(old, new))
     damaged = bytearray(link)

@@ -1,5 +1,5 @@
-"""Signed chains: who publishes without a trusted key gets no reader, and what a key does wrong is
-said without it."""
+"""Signed chains: a version without the signature of a trusted key reaches no reader, and errors
+about a key do not contain it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def publish(url: Path, step: int, **settings: Any) -> dc.reports.PublishReport:
 
 
 def take(sub: dc.Subscriber) -> int | None:
-    """Takes what there is to take; the version held then."""
+    """Applies the newest version, if there is a new one, and returns the version held."""
     update = sub.poll(timeout=60)
     if update is not None:
         update.apply()
@@ -40,7 +40,7 @@ def take(sub: dc.Subscriber) -> int | None:
 
 
 def signed(secret: str, text: bytes) -> bytes:
-    """Signs as RFC 8032, section 5.1.6 says, in the words of its section 6."""
+    """Signs as in RFC 8032, section 5.1.6, with the code of its section 6."""
     p, q = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
     d = -121665 * pow(121666, p - 2, p) % p
 
@@ -81,18 +81,19 @@ def test_a_follower_with_trust_takes_what_is_signed_alone(
     with dc.Subscriber(url, trust=OF_FIRST) as sub, dc.Subscriber(url) as other:
         assert take(sub) == 0
         publish(url, 1, sign_key=FIRST)
-        # Without a key, and with one that nobody trusts: the held version stays.
+        # Versions without a signature, or signed with an untrusted key, are not applied: the held
+        # version stays.
         assert take(sub) == 1
         publish(url, 2, unsigned=True)
         publish(url, 3, sign_key=STRANGER, vouch=commit_of(url))
         for _ in range(2):
             assert (take(sub), take(other)) == (1, 3)
         newest = "version 3 exists, but none of the trusted keys has signed it"
-        # The model has NaN.
+        # The model contains NaN, which causes a warning.
         assert [text for text in caplog.messages if "not finite" not in text] == [newest]
-        with pytest.raises(dc.TimeoutError, match=f"the time is over: {newest}"):
+        with pytest.raises(dc.TimeoutError, match=f"the timeout has expired: {newest}"):
             sub.prepare(timeout=0)
-        # One that may still be signed is waited for.
+        # A version that may still be signed is waited for.
         with pytest.raises(dc.TimeoutError):
             sub.prepare(2, timeout=0)
         assert sub.version == 1
@@ -108,7 +109,7 @@ def commit_of(url: Path) -> str:
         ({"trust": OF_STRANGER}, "version 0 exists, but none of the trusted keys has signed it"),
         (
             {"trust": dc.Trust([OF_FIRST, OF_SECOND], 2)},
-            "version 0 exists, but 1 of the trusted keys signed it, not 2",
+            "version 0 exists, but 1 of the trusted keys signed it, and the quorum is 2",
         ),
     ],
 )
@@ -119,11 +120,11 @@ def test_nothing_signed_is_no_version_to_take(
     with dc.Subscriber(url, **trust) as sub, dc.Subscriber(url, host_copy=copy, **trust) as files:
         publish(url, 0, sign_key=FIRST)
         for one in (sub, files):
-            # Whoever waits with a wrong key is told so, once.
+            # A subscriber that waits with a wrong key is warned once.
             caplog.clear()
             assert take(one) is None
             for number in (None, 0):
-                with pytest.raises(dc.TimeoutError, match=f"the time is over: {why}"):
+                with pytest.raises(dc.TimeoutError, match=f"the timeout has expired: {why}"):
                     one.prepare(number, timeout=0)
             assert one.version is None
             assert [(row.levelname, row.message) for row in caplog.records] == [("WARNING", why)]
@@ -142,7 +143,7 @@ def test_trust_that_does_not_fit_what_is_held_is_named(tmp_path: Path) -> None:
     (problem,) = dc.status(copy).problems
     assert (
         problem
-        == "the version held is not known to be signed by the trusted keys (0 of 1 signatures)"
+        == "the held version is not known to be signed by the trusted keys (0 of 1 signatures)"
     )
     publish(url, 1, unsigned=True)
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
@@ -162,8 +163,8 @@ def test_a_publisher_follows_no_stranger(tmp_path: Path) -> None:
         publish(url, 2, sign_key=FIRST)
     assert refused.value.rule == "R-SIG-03" and len(dc.log(url)) == 2
     assert publish(url, 2, sign_key=FIRST, vouch=stranger.commit).version == 2
-    # A list of keys that does not have its own, and one that has.
-    with pytest.raises(dc.UsageError, match="not among those it trusts"):
+    # A list of trusted keys without the publisher's own, and one with it.
+    with pytest.raises(dc.UsageError, match="not among the keys that it trusts"):
         dc.Publisher(url, sign_key=FIRST, trust=OF_SECOND)
     assert publish(url, 3, sign_key=SECOND, trust=[OF_FIRST, OF_SECOND]).version == 3
 
@@ -215,7 +216,7 @@ def test_trust_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
         assert take(sub) == 0
     publish(url, 1, unsigned=True)
-    with pytest.raises(dc.UsageError, match="no keys were given"):
+    with pytest.raises(dc.UsageError, match="no keys are given"):
         dc.Subscriber(url, host_copy=copy)
     with dc.Subscriber(url, host_copy=copy, forget_trust=True) as sub:
         assert take(sub) == 1
@@ -264,7 +265,7 @@ def test_keys_come_from_files_and_the_environment(
     monkeypatch.setenv("DELTACHAIN_SIGNING_KEY", " ")
     with pytest.raises(dc.UsageError, match="DELTACHAIN_SIGNING_KEY is empty"):
         publish(url, 3)
-    # No key at all is given by an empty list.
+    # An empty list means no key at all.
     publish(url, 3, sign_key=[], unsigned=True)
     for missing in ("none.pub", "keys/none", tmp_path / "a+b" / "none"):
         with pytest.raises(dc.UsageError, match=r"there is no such file.*none"):
@@ -347,7 +348,7 @@ def test_a_missing_key_ends_no_signed_chain(tmp_path: Path) -> None:
         publish(url, 1, sign_key=FIRST, unsigned=True)
     with dc.Publisher(url, unsigned=True) as pub:
         assert pub.publish(tensors(1)).version == 1
-    # Nothing is asked of a chain that goes on without signatures.
+    # A chain that continues without signatures needs no setting.
     assert publish(url, 2).version == 2
 
 
@@ -372,7 +373,7 @@ def test_a_function_that_fails_ends_the_publish(tmp_path: Path) -> None:
             assert (function is raises) == ("the key service is away" in str(failed.value))
     with pytest.raises(dc.UsageError):
         dc.Publisher(url, sign_key=dc.SignWith(OF_FIRST, 3))  # type: ignore[arg-type]
-    # The next publisher knows what to do with what they left.
+    # The files that they left do not prevent the next publisher from publishing.
     assert publish(url, 0, sign_key=FIRST).version == 0
 
 
@@ -398,7 +399,7 @@ def test_rank_0_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, like, key = tmp_path / "chain", tmp_path / "like", tmp_path / "key"
     write_model(like / "model.safetensors", model(0))
     key.write_text(FIRST)
-    # The other ranks would fail if they looked for it.
+    # The other ranks would fail if they tried to read the key.
     monkeypatch.setenv("TEST_KEY_OF_RANK_0", str(key))
     monkeypatch.setenv("DELTACHAIN_SIGNING_KEY", str(tmp_path / "there is no such file"))
     said = ran("sockets", 2, url, like, 0, 1)
@@ -418,7 +419,7 @@ def test_no_credential_of_a_url_is_shown() -> None:
 
 
 def set_routes(url: Path, generation: int, *links: Path) -> None:
-    """What anybody who can write to a store can do: says which files lead to version 0."""
+    """Writes which files lead to version 0, as anyone with write access to the store can."""
     routes = []
     for link in sorted(links, key=lambda link: link.stat().st_size):
         (url / "files" / link.name).write_bytes(link.read_bytes())
@@ -435,7 +436,7 @@ def set_routes(url: Path, generation: int, *links: Path) -> None:
 
 
 def published(url: Path, model: Path) -> Path:
-    """Publishes a directory as the first version, signed; its link."""
+    """Publishes a directory as the first version, signed, and returns its link."""
     key = url.with_name("first.key")
     key.write_text(FIRST)
     key.chmod(0o600)
@@ -502,7 +503,7 @@ def test_a_file_of_a_signed_commit_is_not_exchanged_for_a_part(tmp_path: Path) -
     theirs = write_model(tmp_path / "theirs" / "adapter_model.safetensors", tensors)
     dc.snapshot(theirs.parent, tmp_path / "other.dcf")
     other = bytearray((tmp_path / "other.dcf").read_bytes())
-    # As long as the right one, by an extension area that nobody reads.
+    # An unused extension area makes it as long as the right link.
     struct.pack_into("<Q", other, 112, len(right) - len(other))
     struct.pack_into("<I", other, 124, zlib.crc32(other[:124]))
     own.write_bytes(other.ljust(len(right), b"\0"))

@@ -1,4 +1,4 @@
-"""Stores that are opened once and given to all that take a chain."""
+"""Stores that are opened once and passed to every function that takes a chain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_one_store_serves_all(tmp_path: Path) -> None:
             with dc.Subscriber(store, host_copy=tmp_path / "copy") as other:
                 other.prepare(timeout=60).apply()
                 assert (subscriber.version, other.version) == (0, 1)
-        # It outlives those that have used it.
+        # The store outlives the objects that used it.
         assert [version.version for version in dc.log(store)] == [1, 0]
         assert dc.show(store).metadata == {"step": "1"}
         assert dc.compact(store, snapshot=True).routes
@@ -112,13 +112,13 @@ def test_files_come_from_a_copy_and_versions_from_the_store(tmp_path: Path) -> N
     assert dc.mirror(chain, dc.Store(copy)).documents == 0
     assert dc.fsck(copy).healthy
     store = dc.Store(chain, copies=[copy], attempts=1)
-    # Its files are lost.
+    # The chain loses its files.
     (chain / "files").rename(tmp_path / "files")
     with dc.Subscriber(store) as subscriber:
         subscriber.prepare(timeout=60).apply()
         assert subscriber.version == 2
     (tmp_path / "files").rename(chain / "files")
-    # A copy is no chain, whatever it has.
+    # A copy does not replace the chain, even if it is complete.
     chain.rename(tmp_path / "lost")
     with dc.Subscriber(store) as subscriber:
         for call in (subscriber.prepare, subscriber.find, subscriber.poll):
@@ -259,10 +259,10 @@ def test_what_a_file_is_is_said(tmp_path: Path) -> None:
     for begin, said in [
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
         (b"<!DOCTYPE html>", "HTML"),
-        (archive(b"archive/data.pkl"), "pickle of PyTorch"),
-        (b"\x80\x02\x8a\x0a" + bytes(20), "pickle of PyTorch"),
-        (archive(b"layer.weight.npy"), "a file of NumPy"),
-        (b"\x93NUMPY\x01\x00" + bytes(20), "a file of NumPy"),
+        (archive(b"archive/data.pkl"), "PyTorch pickle"),
+        (b"\x80\x02\x8a\x0a" + bytes(20), "PyTorch pickle"),
+        (archive(b"layer.weight.npy"), "a NumPy file"),
+        (b"\x93NUMPY\x01\x00" + bytes(20), "a NumPy file"),
         (archive(b"config.json"), "ZIP archive"),
         (b"PK\x03\x04" + bytes(20), "ZIP archive"),
         (b"\x89HDF\r\n\x1a\n" + bytes(20), "HDF5"),

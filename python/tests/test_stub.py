@@ -1,4 +1,4 @@
-"""`_native.pyi` is written by hand: it has what the native module has, and nothing else."""
+"""`_native.pyi` is written by hand, and declares exactly what the native module has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STUB = Path(deltachain.__file__).with_name("_native.pyi")
 
 
 def form(item: Any) -> Any:
-    """The parameters of a function; of a class, the form of each member."""
+    """Returns the parameters of a function, or the form of each member of a class."""
     if inspect.isclass(item):
         made = {"a new one": form(inspect.signature(item))} if "__new__" in vars(item) else {}
         return made | {

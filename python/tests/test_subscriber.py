@@ -15,7 +15,7 @@ import deltachain as dc
 
 
 class Engine:
-    """Weights as an engine has them, patched by what updates give."""
+    """Weights of an engine, patched from updates."""
 
     def __init__(self) -> None:
         self.weights: dict[str, bytearray] = {}
@@ -71,7 +71,7 @@ def test_an_engine_is_patched_from_version_to_version(
         assert weight.shape == (300, 10) and weight.dtype == "BF16" and weight.count == 3
         assert memoryview(weight.indices).format == "i"
         assert engine.holds(chain.versions[3])
-        # What has been shown stays what it was.
+        # Arrays that were returned before stay as they were.
         assert (
             list(weight.indices) == [617, 1234, 1851] and as_bytes(weight.values) == b"\0\x80" * 3
         )
@@ -114,7 +114,7 @@ def test_an_exception_while_patching_needs_a_full_load(chain: Chain) -> None:
         for patch in patches:
             engine.load(patch)
     assert engine.holds(chain.versions[2]) and not subscriber.torn
-    # What is held already can be loaded again.
+    # The held version can be loaded again.
     engine.weights.clear()
     with subscriber.prepare(2).full() as patches:
         for patch in patches:
@@ -151,7 +151,7 @@ def test_tensors_of_the_callers_are_patched_in_place(chain: Chain) -> None:
         update = subscriber.prepare()
         assert holds(step - 1)
         for use in (update.applying, update.full):
-            with pytest.raises(dc.UsageError, match=r"patched by update.apply\(\)"), use():
+            with pytest.raises(dc.UsageError, match=r"update.apply\(\) patches"), use():
                 pytest.fail("it gives patches")
         update.apply()
         assert holds(step) and weights["b.bias"] is held
@@ -177,7 +177,7 @@ def test_tensors_that_do_not_fit_are_listed(chain: Chain) -> None:
         dc.Subscriber(chain.url, into=weights).prepare()
     assert caught.value.tensor == "b.bias"
     weights["b.bias"] = numpy.zeros((2, 4), dtype=numpy.int32)
-    with pytest.raises(dc.UsageError, match="the chain has F32, this is I32"):
+    with pytest.raises(dc.UsageError, match="the chain has F32, but this memory I32"):
         dc.Subscriber(chain.url, into=weights).prepare()
     shared = bytearray(300)
     weights = into_arrays()
@@ -248,7 +248,7 @@ def test_following_gives_each_version_until_it_is_stopped(
     subscriber = dc.Subscriber(chain.url)
     for update in subscriber.follow(stop=stop, poll=0.01, poll_longest=0.02):
         if len(seen) == 0 and update.version == 0:
-            # One that is not applied comes again.
+            # An update that is not applied is yielded again.
             seen.append(update.version)
             continue
         update.apply()
@@ -258,7 +258,7 @@ def test_following_gives_each_version_until_it_is_stopped(
         else:
             stop.set()
     assert seen == [0, 0, 1, 2]
-    # What is damaged is logged, and tried again.
+    # A damaged version is logged and retried.
     chain.publish(model(3))
     for link in Path(chain.url).rglob("*.dcf"):
         link.write_bytes(b"damaged" + link.read_bytes()[7:])
@@ -321,7 +321,7 @@ def test_a_server_that_does_not_answer_does_not_extend_a_limit(
     with StallingStore() as store:
         with dc.Publisher(store.chain()) as pub:
             pub.publish({"w": b"abc"})
-        # Without a limit, the first request would be given up after ten seconds, as an IoError.
+        # Without a limit, the first request would time out after ten seconds, with an IoError.
         subscriber = dc.Subscriber(store.chain(stall=10, attempts=1))
         store.stall, store.methods, store.part = 3600, ("GET", "HEAD"), ""
         with pytest.raises(dc.TimeoutError):
@@ -358,7 +358,7 @@ def test_a_chain_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
     threading.Timer(0.2, lambda: dc.Publisher(url).publish({"w": b"abc"})).start()
     subscriber.prepare(timeout=60, poll=0.01).apply()
     assert subscriber.version == 0
-    # A chain that was there and is gone is another matter.
+    # A chain that existed and is missing now is an error.
     (url / "chain.json").unlink()
     with pytest.raises(dc.ChainError) as caught:
         subscriber.prepare(timeout=60)
@@ -366,7 +366,7 @@ def test_a_chain_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
 
 
 def goes_on(subscriber: dc.Subscriber, update: dc.Update, way: str) -> None:
-    """The ways on after a first `apply()` that was interrupted."""
+    """Continues after a first `apply()` that was interrupted."""
     if way == "apply":
         update.apply()
     else:
@@ -389,7 +389,7 @@ def test_a_first_apply_into_tensors_can_be_interrupted_and_goes_on(chain: Chain,
     with pytest.raises(ZeroDivisionError):
         update.apply()
     fails = False
-    # It was noticed when all was written, or before.
+    # The interrupt came after everything was written, or before.
     assert subscriber.torn != (subscriber.version == 0)
     goes_on(subscriber, update, way)
     assert not subscriber.torn and subscriber.version == 0
@@ -428,7 +428,7 @@ def test_a_host_copy_whose_switch_fails_is_torn_until_another_one_succeeds(
     subscriber = dc.Subscriber(chain.url, host_copy=place)
     subscriber.prepare(0).apply()
     update = subscriber.prepare(1)
-    # Somebody has put something in the place of the link.
+    # The link is replaced by something else.
     (place / "current").rename(place / "link")
     (place / "current").mkdir()
     with pytest.raises(dc.IoError, match="not a symbolic link"):
@@ -458,7 +458,7 @@ def test_patches_that_are_not_taken_make_it_torn(chain: Chain) -> None:
         assert not subscriber.torn
     update = subscriber.prepare(1)
     with update.applying() as patches:
-        # All of them, without asking whether there is another one.
+        # Applies all versions, without asking whether there is a newer one.
         for _ in range(3):
             next(patches)
     assert not subscriber.torn and subscriber.version == 1

@@ -1,4 +1,4 @@
-"""Tensors of torch: taken as they are, and given back."""
+"""Tensors of torch: published as they are, and returned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DTYPES = [
 
 
 def random_bits(dtype: str, shape: tuple[int, ...], seed: int) -> Any:
-    """Any bits, NaN payloads and -0 among them."""
+    """Returns a tensor of random bits, NaN payloads and -0 among them."""
     kind = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(seed)
     if kind == torch.bool:
@@ -65,7 +65,7 @@ def test_every_dtype_comes_back_bit_for_bit() -> None:
         name: (tensor.dtype, tensor.shape, as_bytes(tensor))
         for name, tensor in sorted(target.items())
     }
-    # Patches through `index_copy_`, as an engine on a device does it.
+    # Applies patches with `index_copy_`, as an engine on a device does.
     for patch in link.patches(base):
         if patch.indices is None:
             continue
@@ -96,7 +96,7 @@ def test_what_cannot_be_taken_is_refused_by_name(tensor: Any, text: str) -> None
 
 
 class Quantised(torch.Tensor):
-    """A tensor that is made of others, as libraries for quantisation make them."""
+    """A tensor that consists of others, as libraries for quantisation make them."""
 
     @staticmethod
     def __new__(cls, values: Any, scale: Any) -> Any:
@@ -185,7 +185,7 @@ HAS_F4 = hasattr(torch, "float4_e2m1fn_x2")
 def test_four_bits_of_any_shape_are_followed(
     tmp_path: Path, how: str, shape: tuple[int, ...]
 ) -> None:
-    """torch has one row of rows that share bytes."""
+    """torch has a flat row where rows share bytes."""
     count = numpy.prod(shape) // 2
     states = [bytes(range(count)), bytes([*range(count - 1), 0xAB])]
     row = torch.zeros(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
@@ -278,7 +278,8 @@ def test_nothing_is_copied() -> None:
 
 
 def test_a_device_is_read_through_a_buffer() -> None:
-    """On a GPU if there is one; otherwise a stand-in on the CPU, which takes the same way."""
+    """Reads from a GPU if there is one, and otherwise from a stand-in on the CPU, through the same
+    code."""
     from deltachain._device import reader
 
     tensor = random_bits("bfloat16", (3, 5000), 3)

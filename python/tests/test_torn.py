@@ -1,5 +1,5 @@
-"""Torn means torn: sequences of events are drawn, and after each one the memory of a stand-in for
-an engine, the copy and the caller's own tensors are compared with the chain.
+"""Torn means torn: after each event of a random sequence, the memory of a stand-in for an engine,
+the copy and the caller's own tensors are compared with the chain.
 
 100 sequences by default; `DELTACHAIN_TORN_SEQUENCES` sets another number. The number in a test's
 name is its seed.
@@ -39,8 +39,8 @@ Weights = dict[str, bytes]
 
 
 def drawn_versions() -> list[Weights]:
-    """Some lanes change, some tensors change as a whole, some not at all; two versions are the
-    same."""
+    """Returns random versions: some lanes change, some tensors change as a whole, some not at all;
+    two versions are equal."""
     draw = random.Random(31)
     state = {name: numpy.zeros(shape, DTYPES[dtype]) for name, (dtype, shape) in SHAPES.items()}
     versions: list[Weights] = []
@@ -71,18 +71,19 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Weights]]
 
 @pytest.fixture(autouse=True)
 def _ctrl_c() -> Iterator[None]:
-    """Whatever started the tests may have had it ignored."""
+    """Restores the handler of SIGINT, which a parent process may have set to be ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 class Stopped(Exception):
-    """What the stand-ins raise."""
+    """The exception that the stand-ins raise."""
 
 
 class Engine:
-    """Weights that are patched by hand, and then spoilt: patches are the engine's own."""
+    """Weights that are patched by hand. Each patch is overwritten afterwards: patches belong to the
+    engine."""
 
     def __init__(self) -> None:
         self.weights: dict[str, bytearray] = {}
@@ -102,7 +103,7 @@ class Engine:
             spoil(shown)
 
     def load_some(self, patches: Iterator[dc.Patch], count: int) -> None:
-        """As many, and no more."""
+        """Loads this many patches, and no more."""
         for _, patch in zip(range(count), patches, strict=False):
             self.load(patch)
 
@@ -111,7 +112,7 @@ class Engine:
 
 
 def spoil(shown: Any) -> None:
-    """Writes to what was given, where that can be done at all."""
+    """Overwrites an array of a patch, where Python allows it."""
     if hasattr(shown, "zero_"):
         shown.fill_(113)
         return
@@ -124,13 +125,13 @@ def spoil(shown: Any) -> None:
 
 
 class Sequence:
-    """A subscriber, what it is used with, and the updates that have been prepared."""
+    """A subscriber with its stand-ins, and the updates that it has prepared."""
 
     def __init__(self, seed: int, url: str, versions: list[Weights], folder: Path) -> None:
         self.draw = random.Random(seed)
         self.url, self.versions, self.folder = url, versions, folder
         self.place = PLACES[seed % len(PLACES)]
-        # Otherwise the caller's tensors are the copy.
+        # In the other places the caller's tensors are the copy.
         self.gives_patches = self.place in ("memory", "host copy")
         self.kind = self.draw.choice(KINDS)
         self.fails = False
@@ -156,7 +157,8 @@ class Sequence:
             self.url, kind=self.kind, progress=self.progress, **places[self.place]
         )
         self.updates: list[dc.Update] = []
-        # What a host copy has from before; whoever applies without patches reads the copy, too.
+        # True if the engine has not read the copy since a host copy was opened, or an update was
+        # applied without patches.
         self.is_behind = True
         self.check()
 
@@ -179,7 +181,7 @@ class Sequence:
             self.is_behind = False
 
     def update(self) -> dc.Update:
-        """One of those that have been prepared, mostly the newest."""
+        """Returns a prepared update, mostly the newest."""
         if not self.updates or self.draw.random() < 0.3:
             self.prepare()
         return self.updates[-1] if self.draw.random() < 0.8 else self.draw.choice(self.updates)
@@ -191,7 +193,7 @@ class Sequence:
         if version is None and self.subscriber.version == VERSIONS - 1:
             version = 0
         self.updates.append(self.subscriber.prepare(version, timeout=60))
-        # That has finished what was interrupted.
+        # `prepare` has finished what was interrupted.
         self.read_the_copy()
 
     def prepare_fails(self) -> None:
@@ -271,7 +273,7 @@ class Sequence:
                     pytest.fail("a closed subscriber gives patches")
         self.open()
 
-    # What must be so after each.
+    # Invariants after each event.
 
     def check(self) -> None:
         subscriber = self.subscriber
@@ -289,7 +291,7 @@ class Sequence:
             assert self.engine.holds(expected), "the engine"
             return
         for update in self.updates[-1:]:
-            # The other error if something has been applied since it was prepared.
+            # The error is UsageError if another update was applied since this one was prepared.
             with pytest.raises((dc.TornError, dc.UsageError)), update.applying():
                 pytest.fail("a torn subscriber gives patches")
 
@@ -307,7 +309,7 @@ class Sequence:
 
 
 def interrupted(delay: float, work: Callable[[], None]) -> None:
-    """Does this while Ctrl-C comes."""
+    """Runs `work` and sends SIGINT after a delay."""
     main = threading.main_thread().ident
     assert main is not None
 
@@ -320,7 +322,7 @@ def interrupted(delay: float, work: Callable[[], None]) -> None:
     try:
         work()
     finally:
-        # It comes in here at the latest.
+        # The signal arrives here at the latest.
         with suppress(KeyboardInterrupt):
             thread.join()
             time.sleep(0)
@@ -399,7 +401,7 @@ def test_what_is_not_torn_is_the_version_that_it_says(
 
 
 class Reader:
-    """A process that reads the files that another one keeps."""
+    """A process that reads the files of another one's host copy."""
 
     def __init__(self, seed: int, url: str, versions: list[Weights], folder: Path) -> None:
         self.draw = random.Random(seed)
@@ -445,7 +447,7 @@ class Reader:
             with pytest.raises(dc.TornError), self.copy.applying():
                 pytest.fail("a torn copy gives patches")
         elif self.copy.held is not None:
-            # The directory itself may be gone.
+            # The directory itself may have been deleted.
             held = int(Path(self.copy.held).parent.name.partition("-")[0])
             assert self.engine.holds(self.versions[held])
 

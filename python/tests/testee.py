@@ -1,10 +1,10 @@
-"""The package as a testee of the conformance kit (conformance/protocol.md): what a Python program
-can ask of links.
+"""The package as a testee of the conformance kit (conformance/protocol.md): the operations on links
+that a Python program has.
 
     deltachain-conformance run --testee "python python/tests/testee.py"
 
-Patches come merged by tensor and documents and plans are not shown, so `check`, `apply` and
-`encode` are measured. Tensors in memory have no layout, and limits are not the caller's to choose.
+Patches are merged by tensor, and documents and plans are not accessible, so only `check`, `apply`
+and `encode` are tested. Tensors in memory have no layout, and callers cannot choose limits.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is registered is right, and the programs that it is for take it. In `conformance/python`, whose writer is used:
-`python -m unittest discover -v -s ../../spec/registration`.
+"""Tests of the registered entries, and of the programs that use them. Run in `conformance/python`, whose writer is
+used: `python -m unittest discover -v -s ../../spec/registration`.
 """
 
 import json
@@ -27,7 +27,7 @@ def needs(program):
 
 
 def describe(*options, files):
-    """What file(1) says of each file."""
+    """Returns the output of file(1) for each file."""
     names = "".join(f"{file}\n" for file in files)
     command = ["file", "--brief", "--magic-file", MAGIC_FILE, *options, "--files-from", "-"]
     run = subprocess.run(command, input=names, capture_output=True, text=True, check=True)

@@ -7,33 +7,33 @@ use crate::format::Header;
 use crate::rules::{self, ensure};
 use crate::tensor::{Digest, StateDigests, TensorInfo};
 
-/// R-CHN-02, for the commit of a version.
+/// Checks R-CHN-02 for the commit of a version.
 pub(super) fn check_version(version: u64, commit: &Commit) -> Result<()> {
     ensure(commit.version == version, &rules::CHN_02, || {
-        format!("the document is of version {}", commit.version)
+        format!("the document says that it is of version {}", commit.version)
     })
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
-/// R-CHN-03.
+/// The error for a version without a commit (R-CHN-03).
 pub(super) fn no_commit(version: u64) -> Error {
     let message = format!("there is no commit of version {version}");
     Error::broken(&rules::CHN_03, message).in_file(ObjectName::Commit(version).to_string())
 }
 
-/// R-CHN-04. `before` is the digest of the document before.
+/// Checks R-CHN-04. `before` is the digest of the previous document.
 pub(super) fn check_parent(version: u64, commit: &Commit, before: Digest) -> Result<()> {
     ensure(commit.parent == before, &rules::CHN_04, || {
         format!(
-            "the parent is {}, the document before is {before}",
+            "the parent is {}, but the document before has the digest {before}",
             commit.parent
         )
     })
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
-/// R-CHN-02 and R-CHN-06, for the routes document under this name; `commit` is the digest of the
-/// version's commit.
+/// Checks R-CHN-02 and R-CHN-06 for the routes document under this name. `commit` is the digest of
+/// the version's commit.
 pub(super) fn check_routes(
     name: ObjectName,
     document: &RoutesDocument,
@@ -41,14 +41,15 @@ pub(super) fn check_routes(
 ) -> Result<()> {
     let stated = document.name();
     ensure(stated == name, &rules::CHN_02, || {
-        format!("the document is that of {stated}")
+        format!("the content of the document is that of {stated}")
     })?;
     ensure(commit == Some(document.commit), &rules::CHN_06, || {
         format!("the document is for another commit, {}", document.commit)
     })
 }
 
-/// R-CHN-07, for a route to this version, as far as the numbers of shards are known.
+/// Checks R-CHN-07 for a route to this version. Versions with an unknown number of shards are
+/// skipped.
 pub(super) fn check_files(
     version: u64,
     route: &Route,
@@ -67,8 +68,9 @@ pub(super) fn check_files(
     })
 }
 
-/// Checks that the shards held are the ones that the commit of the held version names. `of` is how
-/// many there are of that version; each that is held is given by its number and its state digest.
+/// Checks that the held shards are the ones that the commit of the held version names. `of` is the
+/// number of shards of the held version; `held` has the number and the state digest of each held
+/// shard.
 ///
 /// # Errors
 /// R-APP-01 (`WRONG_BASE`).
@@ -79,7 +81,7 @@ pub fn check_held(
 ) -> Result<()> {
     ensure(of == shards.len(), &rules::APP_01, || {
         format!(
-            "the held version has {of} shards, its commit has {}",
+            "the held version has {of} shards, but its commit has {}",
             shards.len()
         )
     })?;
@@ -87,43 +89,43 @@ pub fn check_held(
         let named = shards.get(number);
         ensure(named == Some(&digest), &rules::APP_01, || {
             let named = named.map_or_else(|| "none".to_owned(), Digest::to_string);
-            format!("shard {number} of the held version is {digest}, its commit has {named}")
+            format!("shard {number} of the held version is {digest}, but its commit names {named}")
         })
     })
 }
 
-/// Checks that a link is made from this shard of the version that its route comes from, or from the
-/// empty state: what applying it would find out.
+/// Checks that the base of a link is `shard`: the shard of the version that its route starts from,
+/// or the empty state. Applying the link makes the same check.
 ///
 /// # Errors
 /// R-APP-01 (`WRONG_BASE`).
 pub fn check_base(header: &Header, shard: Digest) -> Result<()> {
     ensure(header.base == shard, &rules::APP_01, || {
         format!(
-            "the link is for base {}, its route starts from {shard}",
+            "the link is for the base {}, but its route starts from {shard}",
             header.base
         )
     })
 }
 
-/// Checks that a link leads to this shard of the version that its route leads to. Its place is
-/// between steps 6 and 7 of SPEC section 10.
+/// Checks that a link leads to `shard`, a shard of the version that its route leads to. The check
+/// belongs between steps 6 and 7 of SPEC section 10.
 ///
 /// # Errors
 /// R-CHN-11 (`STATE_MISMATCH`).
 pub fn check_target(header: &Header, shard: Digest) -> Result<()> {
     ensure(header.target == shard, &rules::CHN_11, || {
         format!(
-            "the link leads to {}, the commit has the shard {shard}",
+            "the link leads to {}, but the commit names the shard {shard}",
             header.target
         )
     })
 }
 
-/// The state digest of the union of shards, each given by its tensors and their digests.
+/// Computes the state digest of the union of shards, each given by its tensors and their digests.
 ///
 /// # Errors
-/// R-CHN-12 (`STATE_MISMATCH`) if two have a tensor of the same name.
+/// R-CHN-12 (`STATE_MISMATCH`) if two shards have a tensor of the same name.
 pub fn union_of<'a>(
     shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a StateDigests)>,
 ) -> Result<Digest> {
@@ -142,8 +144,8 @@ pub fn union_of<'a>(
     Ok(Digest::of_state(tensors.into_iter()))
 }
 
-/// Checks that the shards, each given by its tensors and their digests, are together the commit's
-/// state.
+/// Checks that the union of the shards, each given by its tensors and their digests, is the
+/// commit's state.
 ///
 /// # Errors
 /// R-CHN-12 (`STATE_MISMATCH`).
@@ -153,7 +155,7 @@ pub fn check_union<'a>(
 ) -> Result<()> {
     let union = union_of(shards)?;
     ensure(union == state, &rules::CHN_12, || {
-        format!("the shards are together {union}, the commit says {state}")
+        format!("the shards together are the state {union}, but the commit names {state}")
     })
 }
 

@@ -21,8 +21,8 @@ const VERSION: u64 = 1;
 const OPENING: &str = "{\"deltachain\":";
 /// The highest generation that a name can hold.
 const MAX_GENERATION: u64 = 9_999_999_999;
-/// Metadata keys that begin like this must be understood; none is defined. Those that begin with
-/// `deltachain.` need not.
+/// Prefix of the metadata keys that readers must understand; no such key is defined. Readers may
+/// ignore keys that begin with `deltachain.`.
 const MUST_KNOW: &str = "deltachain!";
 
 /// The chain document, `chain.json`: the beginning of a chain.
@@ -31,7 +31,7 @@ pub struct ChainDocument {
     /// Identifier of the chain, chosen at random.
     #[serde(with = "hexadecimal")]
     pub chain: u128,
-    /// For people and tools.
+    /// Entries for people and tools.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -53,35 +53,35 @@ pub struct Commit {
     pub routes: Vec<Route>,
     /// Other files of the version, such as configuration and tokenizer.
     pub assets: Vec<Asset>,
-    /// For people and tools.
+    /// Entries for people and tools.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A routes document: the routes to a version from some time on.
+/// A routes document: new routes to a version, which replace all earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutesDocument {
     /// The version that the routes lead to.
     #[serde(deserialize_with = "json::integer::<_, 0, MAX_INTEGER>")]
     pub version: u64,
-    /// Counts the routes documents of the version, from 1 on.
+    /// Sequence number of this document among the routes documents of the version, from 1.
     #[serde(deserialize_with = "json::integer::<_, 1, MAX_GENERATION>")]
     pub generation: u64,
     /// Digest of the bytes of the version's commit.
     pub commit: Digest,
     /// All routes to the version; none if it has been pruned.
     pub routes: Vec<Route>,
-    /// For people and tools.
+    /// Entries for people and tools.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// One link per shard, which lead together to a version. Several routes may come from the same
+/// One link per shard; together they lead to a version. Several routes may start from the same
 /// version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// The version that the route comes from; `None` for nothing.
+    /// The version that the route starts from; `None` if it starts from nothing.
     #[serde(deserialize_with = "json::integer_or_null")]
     pub from: Option<u64>,
-    /// One per shard, in the order of the shards.
+    /// The links, one per shard, in the order of the shards.
     #[serde(deserialize_with = "links")]
     pub files: Vec<FileReference>,
 }
@@ -96,18 +96,18 @@ pub struct FileReference {
     pub size: u64,
 }
 
-/// A file that belongs to a version beside its tensors. It is part of no state.
+/// A file of a version besides its tensors. Assets are not part of the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asset {
-    /// Its name in the directory of a model.
+    /// Name in the directory of a model.
     pub name: String,
     /// The file.
     #[serde(flatten)]
     pub file: FileReference,
 }
 
-/// Checks that a store has the object that a document names, by its size and the digest of its
-/// bytes.
+/// Checks that an object of a store is the one that a document names, by its size and the digest of
+/// its bytes.
 fn check_object(
     (name, file): (ObjectName, FileReference),
     (size, digest): (u64, Digest),
@@ -125,7 +125,7 @@ fn check_object(
     .map_err(|error| error.in_file(name.to_string()))
 }
 
-/// Reads a document: R-LIM-05, R-DOC-01 to R-DOC-03.
+/// Reads a document and checks R-LIM-05 and R-DOC-01 to R-DOC-03.
 fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Result<T> {
     let (length, limit) = (
         bytes.len() as u64,
@@ -145,8 +145,8 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
     let Some((version, rest)) = opening else {
         let message = match foreign_form(bytes) {
             Some(form) => format!(
-                "this is {form}, not a document of a chain: the address may be that of a web \
-                site or of a proxy's login page, or such an answer was copied here"
+                "this is {form}, not a document of a chain: the address may be that of a web site \
+                 or of a proxy's login page, or such a page was copied here"
             ),
             None if bytes.is_empty() => "the document is empty".to_owned(),
             None => format!("the document does not begin with {OPENING}, an integer and a comma"),
@@ -154,7 +154,7 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
         return Err(Error::broken(&rules::DOC_01, message).at(0));
     };
     ensure(version == VERSION, &rules::DOC_02, || {
-        format!("a document of version {version}, this reader knows {VERSION}")
+        format!("the document has version {version} of the format, but this reader knows {VERSION}")
     })
     .map_err(|error| error.at(OPENING.len() as u64))?;
     let begin = bytes.len() - rest.len();
@@ -162,12 +162,12 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
         Error::broken(&rules::DOC_03, "the document is not UTF-8")
             .at((begin + error.valid_up_to()) as u64)
     })?;
-    // The members that are left, as an object of their own.
+    // The remaining members, as an object of their own.
     json::read(&format!("{{{rest}"), begin - 1, &rules::DOC_03)
 }
 
-/// The form of bytes that some program has put in the place of a document; `None` if there is no
-/// sign of that.
+/// Recognizes bytes that are not a document but, for example, a web page or a compressed file.
+/// Returns `None` for any other bytes.
 pub fn foreign_form(bytes: &[u8]) -> Option<&'static str> {
     let forms: [(&[u8], &str); 4] = [
         (b"<", "an HTML or XML page"),
@@ -175,7 +175,7 @@ pub fn foreign_form(bytes: &[u8]) -> Option<&'static str> {
         (b"\x28\xb5\x2f\xfd", "a file compressed with zstd"),
         (b"version https://git-lfs", "a pointer of Git LFS"),
     ];
-    // Pages may begin with a mark of their encoding.
+    // Pages may begin with a byte order mark.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let bytes = bytes.trim_ascii_start();
     let found = forms
@@ -191,7 +191,7 @@ fn write<T: Serialize>(document: &T) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The files of a route: none of them is empty, as assets may be.
+/// Reads the files of a route. Unlike assets, none of them may be empty.
 fn links<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FileReference>, D::Error> {
     let files: Vec<FileReference> = json::some(from)?;
     files
@@ -248,7 +248,7 @@ impl ChainDocument {
 }
 
 impl Commit {
-    /// Reads and checks a commit as a document; how it fits its chain is not checked.
+    /// Reads and checks a commit on its own; whether it fits its chain is not checked.
     ///
     /// # Errors
     /// R-LIM-05, R-DOC-01 to R-DOC-08, R-LIM-07.
@@ -263,7 +263,7 @@ impl Commit {
         for Route { files, .. } in &self.routes {
             ensure(files.len() == self.shards.len(), &rules::DOC_05, || {
                 format!(
-                    "a route has {} files, the commit has {} shards",
+                    "a route has {} files, but the commit has {} shards",
                     files.len(),
                     self.shards.len()
                 )
@@ -274,7 +274,7 @@ impl Commit {
             &rules::DOC_06,
             || {
                 format!(
-                    "the only shard is {}, the state is {}",
+                    "the only shard is {}, but the state is {}",
                     self.shards[0], self.state
                 )
             },
@@ -305,7 +305,7 @@ impl RoutesDocument {
         }
     }
 
-    /// Reads and checks a routes document; how it fits its chain is not checked.
+    /// Reads and checks a routes document on its own; whether it fits its chain is not checked.
     ///
     /// # Errors
     /// R-LIM-05, R-DOC-01 to R-DOC-04, R-DOC-07.
@@ -380,7 +380,9 @@ fn check_assets(assets: &[Asset]) -> Result<()> {
             .match_indices('/')
             .find(|(end, _)| folded.contains(&fold_case(&name[..*end])));
         ensure(inner.is_none(), &rules::DOC_08, || {
-            format!("the asset name {name:?} lies in another asset")
+            format!(
+                "the asset {name:?} is below the name of another asset, as if that were a folder"
+            )
         })?;
     }
     Ok(())
@@ -417,21 +419,21 @@ impl Route {
             .then_with(|| digests(self).cmp(&digests(other)))
     }
 
-    /// Routes in the order of a document, each of them once.
+    /// Sorts routes in the order of a document and removes duplicates.
     pub(super) fn in_order(mut routes: Vec<Self>) -> Vec<Self> {
         routes.sort_by(Self::order);
         routes.dedup();
         routes
     }
 
-    /// Bytes of its files together. No sum of sizes is too large for the type.
+    /// Total size of its files in bytes, which always fits in the type.
     pub fn bytes(&self) -> u128 {
         self.files.iter().map(|file| u128::from(file.size)).sum()
     }
 }
 
 impl FileReference {
-    /// The object's name in the store, of a link.
+    /// The name of a link's object in the store.
     pub fn name(&self) -> ObjectName {
         ObjectName::File(self.digest)
     }
@@ -442,7 +444,7 @@ impl FileReference {
             .in_file(self.name().to_string())
     }
 
-    /// Checks that a link with this size and digest is the one.
+    /// Checks that a link has the size and the digest of this reference.
     ///
     /// # Errors
     /// R-CHN-10 (`CORRUPT`).
@@ -452,12 +454,13 @@ impl FileReference {
 }
 
 impl Asset {
-    /// The most assets that every reader takes of a version: no publisher gives it more.
+    /// Maximum number of assets of a version that every reader accepts; publishers store no more.
     pub const MOST: usize = 1024;
-    /// The most bytes that every reader takes of an asset: no publisher stores a longer one.
+    /// Maximum size of an asset in bytes that every reader accepts; publishers store no larger one.
     pub const MOST_BYTES: u64 = 1 << 30;
 
-    /// Why no asset can have this name (R-DOC-08), as an end of "the name ..."; `None` if one can.
+    /// The reason why no asset can have this name (R-DOC-08), as the end of "the name ..."; `None`
+    /// if the name is valid.
     pub fn flaw_of_name(name: &str) -> Option<&'static str> {
         if let Some(flaw) = flaw_of_path_name(name) {
             Some(flaw)
@@ -481,7 +484,7 @@ impl Asset {
         Error::broken(&rules::CHN_15, message).in_file(self.object_name().to_string())
     }
 
-    /// Checks that an object with this size and digest is the one.
+    /// Checks that an object has the size and the digest of this asset.
     ///
     /// # Errors
     /// R-CHN-16 (`CORRUPT`).

@@ -1,8 +1,7 @@
-//! A chain as a whole, or a stretch of it, as maintenance sees it: every commit with its routes in
+//! A whole chain, or a range of its versions, for maintenance: every commit with its routes in
 //! force, and every fault.
 //!
-//! A reader needs only a path and does not look at the rest; that is the
-//! [`Planner`](crate::chain::Planner).
+//! A reader needs only a path, which the [`Planner`](crate::chain::Planner) finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,22 +20,21 @@ pub struct HistoryEntry {
     pub digest: Digest,
     /// The commit.
     pub commit: Commit,
-    /// The document in which the routes in force stand: a routes document or the commit.
+    /// The document that names the routes in force: a routes document or the commit.
     pub source: ObjectName,
-    /// The routes in force, without unusable ones (R-CHN-07). None if the version has been pruned.
+    /// The routes in force, without unusable ones (R-CHN-07). Empty if the version has been pruned.
     pub routes: Vec<Route>,
-    /// The routes of the document that it says are direct.
+    /// The routes of that document that are known to be direct.
     pub direct: Vec<Route>,
-    /// The highest generation that has a routes document, usable or not; 0 if there is none.
+    /// The highest generation of a routes document, usable or not; 0 without routes documents.
     pub(crate) generation: u64,
-    /// The routes that were in force before, by generation, as far as there are usable documents:
-    /// the commit is generation 0. All routes of these documents, also those that are still in
-    /// force.
+    /// All routes of earlier usable documents, by generation; the commit is generation 0. Some of
+    /// these routes may still be in force.
     pub superseded: BTreeMap<u64, Vec<Route>>,
 }
 
 impl HistoryEntry {
-    /// The routes that were in force before, by generation, each generation with the document that
+    /// The routes of earlier documents, by generation, each generation with the document that
     /// replaced it.
     pub fn replaced(&self) -> impl Iterator<Item = (u64, &Vec<Route>, ObjectName)> {
         let version = self.commit.version;
@@ -59,9 +57,9 @@ impl HistoryEntry {
         })
     }
 
-    /// The routes document by which these routes, given in any order, come into force. Its metadata
-    /// say which routes are direct: those that are said to be so already, and those of the new ones
-    /// of which `is_direct` says it.
+    /// Makes the routes document that puts these routes, given in any order, in force. Its metadata
+    /// mark a route as direct if it is known to be direct already, or if `is_direct` returns true
+    /// for it.
     pub fn successor(
         &self,
         routes: Vec<Route>,
@@ -81,21 +79,21 @@ impl HistoryEntry {
     }
 }
 
-/// Versions of a chain, and what is wrong with their documents.
+/// Versions of a chain, and the faults of their documents.
 #[derive(Debug, Default)]
 pub struct History {
-    /// The versions whose commit is in order, by number.
+    /// The versions with a valid commit, by number.
     pub entries: BTreeMap<u64, HistoryEntry>,
-    /// Faults of the chain document and of commits, gaps among them.
+    /// Faults of the chain document and of commits, including gaps.
     pub commit_faults: Vec<Error>,
-    /// Faults of routes documents and of routes, which readers pass over.
+    /// Faults of routes documents and of routes, which readers skip.
     pub route_faults: Vec<Error>,
-    /// The routes that are passed over, as far as their documents can be read.
+    /// The routes that readers skip, if their documents can be parsed.
     pub unusable: Vec<Route>,
 }
 
 impl History {
-    /// From the chain document, and the commits and routes documents of all versions from `first`
+    /// Reads the chain document, and the commits and routes documents of all versions from `first`
     /// on.
     pub fn read(documents: &BTreeMap<ObjectName, Vec<u8>>, first: u64, limits: &Limits) -> Self {
         let mut history = Self::default();
@@ -135,7 +133,7 @@ impl History {
         history
     }
 
-    /// A version.
+    /// Returns a version.
     ///
     /// # Errors
     /// R-CHN-03 (`CHAIN`) if it has no commit, or a commit with a fault.
@@ -145,7 +143,7 @@ impl History {
             .ok_or_else(|| gap(version, version))
     }
 
-    /// The files that a commit or a routes document names, usable or not.
+    /// The files that commits and routes documents name, including those of unusable routes.
     pub fn named(&self) -> BTreeSet<ObjectName> {
         let entries = self.entries.values();
         let routes =
@@ -172,7 +170,7 @@ impl History {
         self.commit_faults.extend(faults);
     }
 
-    /// For each version, the usable routes document with the highest generation.
+    /// Finds the usable routes document with the highest generation of each version.
     fn find_routes(&mut self, documents: &BTreeMap<ObjectName, Vec<u8>>, limits: &Limits) {
         for (&name, bytes) in documents {
             let ObjectName::Routes {

@@ -1,4 +1,4 @@
-//! Layouts that commits name, and what is known of a layout along a path (SPEC section 25).
+//! Layouts that commits name, and the proof of a layout along a path (SPEC section 25).
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::tensor::Digest;
 
 const KEY: &str = "deltachain.layouts";
 
-/// The digests of the layouts of so many shards, as the metadata of their commit name them (SPEC
-/// section 25.1). `None` without the key, or if it has another form.
+/// Reads the digests of the layouts of `shards` shards from the metadata of their commit (SPEC
+/// section 25.1). Returns `None` if the key is missing or its value has another form.
 pub fn named_layouts(metadata: &BTreeMap<String, String>, shards: usize) -> Option<Vec<Digest>> {
     let text = metadata.get(KEY)?;
     let named = text
@@ -35,22 +35,22 @@ impl Commit {
     }
 }
 
-/// The knowledge about the layout of one shard while the files of a path are applied (SPEC section
-/// 25.2). It begins with nothing, or with the version [held](Self::held).
+/// The state of the proof of one shard's layout, while the files of a path are applied (SPEC
+/// section 25.2). The default starts from nothing, and [`held`](Self::held) from a held version.
 #[derive(Debug, Clone, Default)]
 pub struct LayoutProof {
     is_proven: bool,
     /// Number of routes followed.
     routes: usize,
-    /// The route that the layout comes from: the one at fault if it is another one. `None` for what
-    /// is held.
+    /// The route that the layout comes from, which is at fault if the layout is wrong. `None` if it
+    /// comes from the held version.
     origin: Option<usize>,
     /// The last route that proves nothing by itself.
     unproven: Option<usize>,
 }
 
 impl LayoutProof {
-    /// The knowledge about a version held, whose layout was recorded as proven, or not.
+    /// Starts from a held version, whose layout was recorded as proven or not.
     pub fn held(is_proven: bool) -> Self {
         Self {
             is_proven,
@@ -63,13 +63,14 @@ impl LayoutProof {
         self.is_proven
     }
 
-    /// After the file of a route for this shard: whether it states a layout, whether the whole of
-    /// it is hashed, and the digest of the layout then.
+    /// Continues the proof after the route's file for this shard has been applied. `states` says
+    /// whether the file states a layout, `is_hashed` whether the whole file is hashed; `layout`
+    /// computes the digest of the layout after it.
     ///
     /// # Errors
     /// R-LAY-03 (`STATE_MISMATCH`) if the commit of the version that the route leads to names
     /// another layout. The [link](Error::link) of the error is the number of the route at fault;
-    /// without one it is what is held.
+    /// without one, the held version is at fault.
     pub fn follow(
         &mut self,
         hop: &Hop,
@@ -93,7 +94,7 @@ impl LayoutProof {
         )
     }
 
-    /// Compares the digest of the layout with the one that a commit names, if it does.
+    /// Compares the digest of the layout with the one that a commit names, if it names one.
     ///
     /// # Errors
     /// Same errors as [`follow`](Self::follow).
@@ -105,17 +106,22 @@ impl LayoutProof {
         let Some(named) = named else { return Ok(()) };
         let layout = layout();
         ensure(layout == *named, &rules::LAY_03, || {
-            format!("the layout has the digest {layout}, and the commit names {named}: other files, metadata or places")
+            format!(
+                "the layout has the digest {layout}, but the commit names {named}: files, metadata \
+                 or places differ"
+            )
         })
         .map_err(|error| at_fault(error, self.origin))?;
         self.is_proven = true;
         Ok(())
     }
 
-    /// At the end of a path, for a reader with [trust](crate::chain::Trust).
+    /// Checks at the end of a path that the layout is proven, for a reader with
+    /// [trust](crate::chain::Trust).
     ///
     /// # Errors
-    /// R-LAY-03 if the layout is not proven, as [`follow`](Self::follow).
+    /// R-LAY-03 (`STATE_MISMATCH`) if the layout is not proven. The link of the error means the
+    /// same as that of [`follow`](Self::follow).
     pub fn check_proven(&self) -> Result<()> {
         ensure(self.is_proven, &rules::LAY_03, || {
             "no signed commit names the layout, and it does not come from files of commits alone"

@@ -1,12 +1,12 @@
-//! Which routes of a document are direct, and which of a commit can be taken in place: hints in
-//! their metadata (SPEC section 18, SPEC section 24.5).
+//! Hints in the metadata of documents: which routes are direct, and which routes of a commit can be
+//! taken in place (SPEC section 18, SPEC section 24.5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::{Commit, Route, RoutesDocument};
 
-/// A mark of routes: the key of the hint. The value of the hint has the places of the routes that
-/// are marked.
+/// A mark of routes, by the key of its hint. The value of the hint lists the places of the marked
+/// routes.
 #[derive(Debug, Clone, Copy)]
 struct Mark(&'static str);
 
@@ -14,8 +14,8 @@ const DIRECT: Mark = Mark("deltachain.direct");
 const IN_PLACE: Mark = Mark("deltachain.in-place");
 
 impl Mark {
-    /// For each of the routes, in order, whether the metadata of their document mark it. Any text
-    /// but the one form of places is no mark, and routes from nothing have none.
+    /// For each of the routes, in order, whether the metadata of their document mark it. A hint in
+    /// any other form marks no routes, and routes from nothing are never marked.
     fn of(self, metadata: &BTreeMap<String, String>, routes: &[Route]) -> Vec<bool> {
         let places = metadata.get(self.0).and_then(|text| {
             let places = text
@@ -33,7 +33,7 @@ impl Mark {
             .collect()
     }
 
-    /// Marks these of the routes, in the place of what was marked before.
+    /// Marks the routes for which `is_marked` returns true, and no others.
     fn set(
         self,
         metadata: &mut BTreeMap<String, String>,
@@ -71,13 +71,13 @@ fn direct(metadata: &BTreeMap<String, String>, routes: &[Route]) -> Vec<bool> {
 
 impl Commit {
     /// For each of the routes, in order, whether it is known to be direct: all values in its files
-    /// are absolute, so that they can be decoded without a base. It comes from nothing, or the
-    /// metadata say so, which are only a hint.
+    /// are absolute, so that they can be decoded without a base. A route is known to be direct if
+    /// it starts from nothing, or if the metadata say so, which is only a hint.
     pub fn direct_routes(&self) -> Vec<bool> {
         direct(&self.metadata, &self.routes)
     }
 
-    /// Says which of the routes are direct. To be called when they are in their order.
+    /// Marks the direct routes in the metadata. Call it when the routes are in their final order.
     pub fn mark_direct(&mut self, is_direct: impl Fn(&Route) -> bool) {
         DIRECT.set(&mut self.metadata, &self.routes, is_direct);
     }
@@ -88,7 +88,8 @@ impl Commit {
         IN_PLACE.of(&self.metadata, &self.routes)
     }
 
-    /// Says which of the routes can be taken in place. To be called when they are in their order.
+    /// Marks the routes that can be taken in place in the metadata. Call it when the routes are in
+    /// their final order.
     pub fn mark_in_place(&mut self, is_in_place: impl Fn(&Route) -> bool) {
         IN_PLACE.set(&mut self.metadata, &self.routes, is_in_place);
     }
@@ -196,7 +197,9 @@ mod tests {
             &[None, Some(1), Some(1), Some(2)],
             &[(IN_PLACE.0, "0 2"), (DIRECT.0, "1")],
         );
-        let (state, shards, assets) = (parent, vec![parent], Vec::new());
+        let state = parent;
+        let shards = vec![parent];
+        let assets = Vec::new();
         let mut commit = Commit {
             version,
             parent,

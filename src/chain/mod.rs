@@ -62,7 +62,7 @@ pub use plan::{Hop, Listing, Plan, SignatureCheck, VersionId};
 pub use planner::Planner;
 pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 
-// For deltachain-store, which writes chains, and the conformance kit; no part of the stable
+// For deltachain-store, which writes chains, and the conformance kit; not part of the stable
 // interface.
 #[doc(hidden)]
 pub use history::{History, HistoryEntry};

@@ -19,7 +19,7 @@ pub enum ObjectName {
     Routes {
         /// The version that the routes lead to.
         version: u64,
-        /// Counts the routes documents of the version, from 1 on.
+        /// Sequence number of the document among the routes documents of the version, from 1.
         generation: u64,
     },
     /// `files/DIGEST.dcf`: a link, named by the digest of its bytes.
@@ -32,13 +32,13 @@ pub enum ObjectName {
         version: u64,
         /// Digest of the bytes of its commit.
         commit: Digest,
-        /// Digest of the note's own bytes; of the [own note](crate::chain::VerifierKey::own_note)
-        /// of a key that of the key.
+        /// Digest of the note's bytes; for the [own note](crate::chain::VerifierKey::own_note) of a
+        /// key, the digest of the key.
         note: Digest,
     },
 }
 
-/// Digits of the state digest in the name of a version.
+/// Number of digits of the state digest in the name of a version.
 const STATE_DIGITS: usize = 12;
 
 /// The name that a server gives to a version: its number, and digits of its state digest, such as
@@ -48,11 +48,11 @@ pub fn version_name(version: u64, state: &str) -> String {
 }
 
 impl ObjectName {
-    /// The folders in which objects of a chain lie; no name in another one is read.
+    /// The folders of a chain's objects; names in other folders are not part of the chain.
     pub const FOLDERS: [&str; 5] = ["commits", "routes", "files", "assets", "signatures"];
 
-    /// Reads a name as the store gives it. `None` for all other objects, which are not part of the
-    /// chain; among these are names whose version no document can hold, and generation 0.
+    /// Parses a name as the store spells it. Returns `None` if the object is not part of the chain,
+    /// which includes versions too large for a document, and generation 0.
     pub fn parse(name: &str) -> Option<Self> {
         if name == "chain.json" {
             return Some(Self::Chain);
@@ -83,7 +83,7 @@ impl ObjectName {
         }
     }
 
-    /// Which of the documents that name routes to a version this is: 0 for its commit.
+    /// The generation of a routes document; 0 for a commit, which also names routes.
     pub fn generation(self) -> u64 {
         if let Self::Routes { generation, .. } = self {
             generation
@@ -93,7 +93,7 @@ impl ObjectName {
     }
 }
 
-/// A digest in the one form that names and other texts have it.
+/// Parses a digest in the only form that names and other texts may have.
 pub(super) fn digest(digits: &str) -> Option<Digest> {
     Digest::from_hex(digits).filter(|digest| digest.to_string() == digits)
 }
@@ -110,7 +110,7 @@ fn number(digits: &str, width: usize) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// In JSON it is the name.
+/// Serialized as the name.
 impl Serialize for ObjectName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

@@ -1,11 +1,10 @@
 //! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest
-//! versions, then the routes that stand first in their documents. For the cheapest direct path, the
-//! bytes of routes that are not known to be direct come before all that; for the cheapest path in
-//! place, those of routes that are not known to be takeable in place.
+//! versions, then the routes that come first in their documents. For the cheapest direct path, the
+//! bytes of routes that are not known to be direct are compared before all that; for the cheapest
+//! path in place, the bytes of routes that are not known to be takeable in place.
 //!
-//! Costs are reckoned backwards, from the version wanted. So the routes of lower versions are not
-//! needed, and the costs so far bound the cost of the cheapest path through a lower version from
-//! below.
+//! Costs are computed backwards, from the wanted version. So the routes of lower versions are not
+//! needed, and the costs so far are a lower bound for the cost of any path through a lower version.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +15,7 @@ use crate::chain::Route;
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) route: Route,
-    /// Whether it stands in the version's commit.
+    /// Whether the version's commit names it.
     pub(super) is_in_commit: bool,
     /// Whether it is known to be direct.
     pub(super) is_direct: bool,
@@ -33,30 +32,30 @@ pub(super) struct Cost {
     bytes: u128,
 }
 
-/// The cheapest way from somewhere to the version wanted. Ordered: the lesser is the cheaper.
+/// Cost and first route of the cheapest path to the wanted version, from another version or from
+/// nothing. Ordered: the lesser is the cheaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PathCost {
     cost: Cost,
     routes: u64,
-    /// The version that the first route leads to. Ways of equal cost that begin alike go on alike,
-    /// so that the lowest version here decides between them.
+    /// The version that the first route leads to. There is only one cheapest path from there on, so
+    /// the lowest version here decides between paths of equal cost.
     next: u64,
-    /// The place of the first route among those to that version.
+    /// The place of the first route among the routes to that version.
     place: usize,
 }
 
-/// The cheapest ways to one version, through versions whose routes are known.
+/// The cheapest paths to one version, through versions whose routes are known.
 #[derive(Debug)]
 pub(super) struct Ways {
     wanted: u64,
-    /// From each version from which one is known; also from versions whose own routes are not
-    /// known.
+    /// By the version that the path starts from. The routes to that version need not be known.
     from_version: BTreeMap<u64, PathCost>,
     from_nothing: Option<PathCost>,
 }
 
-/// A path: where it starts, and the versions that its routes lead to, with the place of each route
-/// among those to that version.
+/// A path: its start, and for each of its routes the version that it leads to and its place among
+/// the routes to that version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) cost: Cost,
@@ -70,7 +69,7 @@ impl Cost {
         bytes: 0,
     };
 
-    /// With a route more.
+    /// Adds a route.
     fn and(self, route: &Route, is_avoided: bool) -> Self {
         let bytes = route.bytes();
         let avoided = if is_avoided { bytes } else { 0 };
@@ -82,21 +81,22 @@ impl Cost {
 }
 
 impl Path {
-    /// The lesser is the better path. Paths of equal cost that begin with the same version differ
-    /// in the route to it alone.
+    /// The key by which paths are ordered: the lesser is the better path. The first route is
+    /// enough, because paths of equal cost that lead to the same version first differ only in the
+    /// route to it.
     pub(super) fn order(&self) -> (Cost, usize, Option<(u64, usize)>) {
         (self.cost, self.routes.len(), self.routes.first().copied())
     }
 
-    /// Bytes of all files of the path together.
+    /// Total bytes of the path's files.
     pub(super) fn bytes(&self) -> u128 {
         self.cost.bytes
     }
 }
 
 impl Ways {
-    /// Finds the ways to `wanted`, given the routes to each version, in the order of their
-    /// document, and which of them are avoided.
+    /// Finds the paths to `wanted`, given the routes to each version, in the order of their
+    /// document, and which of these routes are avoided.
     pub(super) fn find<'a>(
         wanted: u64,
         routes_to: impl DoubleEndedIterator<Item = (u64, &'a [Candidate])>,
@@ -107,7 +107,8 @@ impl Ways {
             from_version: BTreeMap::new(),
             from_nothing: None,
         };
-        // Routes ascend, so all ways from a version are known when its turn comes.
+        // Routes lead to higher versions, so all paths from a version are known when its turn
+        // comes.
         for (version, candidates) in routes_to.rev() {
             let (cost, count) = match ways.from_version.get(&version) {
                 Some(way) => (way.cost, way.routes),
@@ -138,7 +139,7 @@ impl Ways {
         ways
     }
 
-    /// The cheapest path from nothing or from the version held.
+    /// The cheapest path from nothing or from the held version.
     pub(super) fn cheapest(&self, held: Option<u64>) -> Option<Path> {
         self.from(None)
             .into_iter()
@@ -146,7 +147,7 @@ impl Ways {
             .min_by_key(Path::order)
     }
 
-    /// The cheapest path from there.
+    /// The cheapest path from this version; from nothing if `start` is `None`.
     pub(super) fn from(&self, start: Option<u64>) -> Option<Path> {
         if start == Some(self.wanted) {
             return Some(Path {
@@ -174,9 +175,8 @@ impl Ways {
         })
     }
 
-    /// A bound for the cost of each path that begins at one of these versions, or below and goes
-    /// through them: the least cost from one of them to the version wanted. No such path costs
-    /// less.
+    /// A lower bound for the cost of all paths that begin at one of these versions, or begin below
+    /// and pass through one of them: the least cost from one of them to the wanted version.
     pub(super) fn least_cost_from(&self, versions: Range<u64>) -> Option<Cost> {
         if versions.is_empty() {
             return None;

@@ -16,21 +16,20 @@ pub struct VersionId {
     pub chain: Digest,
 }
 
-/// The objects of a chain that lists have shown: the head, which routes documents there are, and
-/// which notes.
+/// The objects of a chain that lists have shown: the head, the routes documents and the notes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     head: Option<u64>,
     generations: BTreeMap<u64, BTreeSet<u64>>,
-    /// By version and commit.
+    /// Digests of the notes, by version and commit.
     notes: BTreeMap<u64, BTreeMap<Digest, BTreeSet<Digest>>>,
     /// Whether the store cannot list.
     pub(super) is_head_alone: bool,
 }
 
 impl Listing {
-    /// From names below the chain's prefix, in any order. Names that are not part of the chain are
-    /// ignored. Of the commits the last is enough: they are needed to find the head.
+    /// Creates a listing from names below the chain's prefix, in any order. Names that are not part
+    /// of the chain are ignored. Of the commits only the last is needed, to find the head.
     pub fn new(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self::default().with(
             names
@@ -49,7 +48,7 @@ impl Listing {
         }
     }
 
-    /// With more objects that a list has shown.
+    /// Adds objects that a list has shown.
     #[must_use]
     pub fn with(mut self, names: impl IntoIterator<Item = ObjectName>) -> Self {
         for name in names {
@@ -96,7 +95,7 @@ impl Listing {
         })
     }
 
-    /// The notes on a commit of a version that readers look at: those of `own`, which are the
+    /// The notes on a commit of a version that readers read: those in `own`, which are the
     /// [own notes](crate::chain::Trust::own_notes) of trusted keys, and the first 64 of the others.
     /// If the store cannot list, all of `own`.
     pub fn notes(
@@ -124,7 +123,7 @@ impl Listing {
         notes
     }
 
-    /// The versions below this one for whose commits there are notes, the highest first.
+    /// The versions below this one whose commits have notes, the highest first.
     pub(super) fn versions_with_notes(&self, below: u64) -> impl Iterator<Item = u64> {
         self.notes.range(..below).rev().map(|(&version, _)| version)
     }
@@ -137,14 +136,14 @@ impl Listing {
     }
 }
 
-/// The cheapest path to a version, and what proves that it has been reached.
+/// The cheapest path to a version, and the digests that prove that it has been reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The version that is reached.
+    /// The version that the path leads to.
     pub version: u64,
-    /// Digest of its commit's bytes: what a reader records that will hold this version.
+    /// Digest of its commit's bytes, which a reader records when it holds this version.
     pub commit: Digest,
-    /// Digest of the chain document's bytes: likewise.
+    /// Digest of the chain document's bytes, which a reader records, too.
     pub chain: Digest,
     /// State digest of the version.
     pub state: Digest,
@@ -154,14 +153,14 @@ pub struct Plan {
     pub assets: Vec<Asset>,
     /// The commit's metadata.
     pub metadata: BTreeMap<String, String>,
-    /// Bytes of all files on the path together.
+    /// Total bytes of the files on the path.
     pub bytes: u128,
-    /// If the path starts from the version held, the state digest of each shard that this has to
-    /// have, for [`check_held`](crate::chain::check_held); `None` if it starts from nothing.
+    /// If the path starts from the held version, the state digest that each of its shards must
+    /// have, for [`check_held`](crate::chain::check_held); `None` if the path starts from nothing.
     pub start: Option<Vec<Digest>>,
-    /// One after another. None if the version held is the one wanted.
+    /// The routes of the path, in order; empty if the held version is the wanted one.
     pub hops: Vec<Hop>,
-    /// The check of who signed the version; `None` for a planner without
+    /// The check of the version's signatures; `None` for a planner without
     /// [trust](crate::chain::Planner::trust).
     pub signed: Option<SignatureCheck>,
 }
@@ -169,15 +168,14 @@ pub struct Plan {
 /// The findings of a planner with [trust](crate::chain::Planner::trust).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignatureCheck {
-    /// The trusted keys that have signed the version of the plan: at least as many as the quorum
-    /// says.
+    /// The trusted keys that have signed the version of the plan: at least as many as the quorum.
     pub by: Vec<VerifierKey>,
-    /// The newest signed head that has been met, by version and digest of its commit: to be
-    /// recorded before the plan is followed, and given to the next planner. If the version was
-    /// asked for by its number, it is what was given.
+    /// The newest signed head that has been seen, by version and digest of its commit. Record it
+    /// before you follow the plan, and pass it to the next planner. If the version was requested by
+    /// its number, this is the head that the planner was given.
     pub seen: Option<(u64, Digest)>,
-    /// The head as listed, if it is above the signed one: the versions between are a stranger's, or
-    /// have not been signed by all who have to.
+    /// The listed head, if it is above the signed one: the versions between come from a stranger,
+    /// or still lack required signatures.
     pub unsigned_head: Option<UnsignedVersion>,
 }
 
@@ -186,7 +184,7 @@ pub struct SignatureCheck {
 pub struct Hop {
     /// The version that the route leads to.
     pub version: u64,
-    /// The version that it comes from; `None` for nothing.
+    /// The version that it starts from; `None` if it starts from nothing.
     pub from: Option<u64>,
     /// The link of each shard.
     pub files: Vec<FileReference>,
@@ -195,7 +193,7 @@ pub struct Hop {
     /// Digest of the layout of each shard of that version, if its commit names them (SPEC section
     /// 25.1).
     pub layouts: Option<Vec<Digest>>,
-    /// Whether the route stands in the version's commit, and not in a routes document alone. No
-    /// other one may be taken in place (SPEC R-SUM-08).
+    /// Whether the version's commit names the route, not only a routes document. No other route may
+    /// be taken in place (SPEC R-SUM-08).
     pub is_in_commit: bool,
 }

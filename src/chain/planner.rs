@@ -1,11 +1,11 @@
 //! Planning (SPEC section 19, steps 1 to 4): from the documents of a chain to the cheapest path.
 //!
-//! The planner does no IO. It looks at a *window* of versions up to the one wanted: from the
-//! version held, or from the one wanted alone. It makes the window larger as long as a cheaper path
-//! may begin below, twice as large each time. A path through a version below costs more than what
-//! leads from there into the window, so that a long chain is not read to its beginning. It is not
-//! listed to its beginning either: if the window goes below what has been listed, the planner asks
-//! for a longer list.
+//! The planner does no IO. It considers a *window* of versions that ends at the wanted one. At
+//! first the window begins at the held version, or has only the wanted version. The planner doubles
+//! it as long as a cheaper path may begin below. A path through a version below costs at least as
+//! much as the rest of the path from that version, which is known, so a long chain is not read to
+//! its beginning. Nor is it listed to its beginning: if the window extends below the versions that
+//! were listed, the planner asks for a longer list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -23,52 +23,54 @@ use crate::limits::Limits;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
-/// Above a version held no more commits are asked for at once, so that a gap ends the reading soon.
+/// Limit for the commits above the held version that are requested at once, so that a gap ends the
+/// reading soon.
 const MAX_STRIDE: u64 = 1024;
-/// A reader that holds a version further than this below the one wanted has been away for a long
-/// time: it does not read all commits since.
+/// A reader whose held version is further than this below the wanted one has been away for a long
+/// time and does not read all commits since.
 const LONG_TIME: u64 = 4096;
 
 /// Finds the cheapest path to a version of a chain. The documentation of
 /// [this module](crate::chain) has an example.
 ///
-/// Unusable objects and routes are passed over as long as there is another path (SPEC section 19).
+/// Unusable objects and routes are skipped as long as there is another path (SPEC section 19).
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is about something else"
 )]
 pub struct Planner {
-    /// `None` if the head is wanted, until it is known.
+    /// The wanted version; `None` if the head is wanted and not known yet.
     pub(super) wanted: Option<u64>,
     /// The held version, as long as paths may start from it.
     pub(super) held: Option<VersionId>,
-    /// If only signed versions are taken.
+    /// Set if only signed versions are accepted.
     pub(super) signatures: Option<Signatures>,
-    /// The commit that the caller accepts, until the one wanted has been compared with it.
+    /// Digest of the commit that the caller accepts, until the commit of the wanted version has
+    /// been compared with it.
     accept: Option<Digest>,
-    /// The failure to report if that is another one.
+    /// The failure to report if the wanted version has another commit.
     doubt: Option<Error>,
     limits: Limits,
-    /// Which path is wanted.
+    /// Decides which path is the best.
     order: Order,
-    /// The highest of the shards that are taken, if they are not all.
+    /// The highest selected shard, unless all shards are selected.
     last_shard: Option<usize>,
-    /// A held version that is this many versions below the wanted one is of no use.
+    /// A held version more than this many versions below the wanted one is not used.
     long_time: u64,
-    /// The version from which on the chain was listed last, and what the list has shown.
+    /// The last list of the chain's objects, and the version that it begins with.
     pub(super) listed: Option<(u64, Listing)>,
-    /// The first version of the list that is needed.
+    /// The version that the next list must begin with.
     pub(super) list_from: u64,
     /// Whether the chain must be listed.
     must_list: bool,
-    /// Whether the notes must be.
+    /// Whether the notes must be listed.
     pub(super) must_list_notes: bool,
     /// Whether the last list showed nothing new, and nothing has failed since.
     is_current: bool,
-    /// Whether a list has been made again that lacked the version held.
+    /// Whether the chain was listed again because the held version was missing.
     has_looked_twice: bool,
-    /// Objects that have been asked for and not been supplied.
+    /// Objects that were requested but not supplied yet.
     pub(super) asked: BTreeSet<ObjectName>,
     /// Objects that were supplied but not read yet.
     pub(super) supplied: BTreeMap<ObjectName, Result<Option<ReceivedDocument>>>,
@@ -80,34 +82,34 @@ pub struct Planner {
     low: u64,
     /// No path may begin below, because a commit there has a fault.
     floor: u64,
-    /// Routes in force of the versions of the window, without those that were passed over.
+    /// Routes in force of the versions of the window, without skipped ones.
     routes: BTreeMap<u64, RoutesInForce>,
-    /// Routes documents that have been passed over.
+    /// Routes documents that were skipped.
     bad_documents: BTreeSet<ObjectName>,
-    /// Files that no path may need.
+    /// Files that no path may use.
     bad_files: BTreeSet<FileReference>,
     /// Faults of commits and of the held version that did not end the search, in the order in which
     /// they were met.
     faults: Vec<Error>,
-    /// Whatever else has been passed over.
+    /// Failures of everything else that was skipped.
     failures: Vec<Error>,
 }
 
-/// The order of paths: what makes one the best.
+/// The order of paths, the best one first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// The least bytes.
     Cheapest,
     /// The least bytes of routes that are not known to be direct, then the least bytes.
     Direct,
-    /// Likewise of routes that are not known to be takeable in place. All of a path from nothing
-    /// counts as that.
+    /// The least bytes of routes that are not known to be takeable in place, then the least bytes.
+    /// All routes of a path from nothing count as such.
     InPlace,
 }
 
 #[derive(Debug)]
 struct RoutesInForce {
-    /// The document that they stand in.
+    /// The document that names the routes.
     source: ObjectName,
     routes: Vec<Candidate>,
 }
@@ -134,8 +136,8 @@ impl RoutesInForce {
         }
     }
 
-    /// A routes document is never trusted to name files that are taken in place; but it may leave
-    /// the commit's in force.
+    /// Routes of a routes document are never trusted to be taken in place, except those that it
+    /// repeats from the commit.
     fn of_document(source: ObjectName, document: RoutesDocument, commit: &Commit) -> Self {
         let in_place = commit.in_place_routes();
         let direct = document.direct_routes();
@@ -162,16 +164,16 @@ impl RoutesInForce {
 
 impl Planner {
     /// Plans how to reach a version, or the head if `wanted` is `None`, from the held version or
-    /// from nothing. From a version held that is above the one wanted no path starts; the commits
-    /// up to it are checked all the same.
+    /// from nothing. No path starts from a held version above the wanted one, but the commits up to
+    /// it are checked nevertheless.
     ///
-    /// `accept` is the digest of a commit's bytes. If the version wanted has this commit, the
-    /// planner plans as if nothing were held: the chain may then be another one than before, or
-    /// have gone back. Without it, R-CHN-13 and R-CHN-14 say that it has. If it is the commit held,
-    /// it has no effect.
+    /// `accept` is the digest of a commit's bytes. If the wanted version has this commit, the
+    /// planner plans as if nothing were held: the chain may then be a different one than before, or
+    /// rolled back. Without `accept`, these are errors (R-CHN-13 and R-CHN-14). The digest of the
+    /// held version's own commit has no effect.
     ///
-    /// From a version held more than 4096 versions below the one wanted no path starts: its commit
-    /// is checked, and then the planner goes on as if nothing were held.
+    /// No path starts from a held version more than 4096 versions below the wanted one: its commit
+    /// is checked, and then the planner continues as if nothing were held.
     pub fn new(
         wanted: Option<u64>,
         held: Option<VersionId>,
@@ -209,8 +211,8 @@ impl Planner {
         }
     }
 
-    /// Plans the cheapest direct path: the one with the least bytes of routes that are not known to
-    /// have absolute values only, which can be decoded without a base. See
+    /// Plans the cheapest direct path: the one with the least bytes of routes that may have values
+    /// other than absolute ones. Absolute values can be decoded without a base. See
     /// [`Commit::direct_routes`](crate::chain::Commit::direct_routes).
     #[must_use]
     pub fn direct(self) -> Self {
@@ -220,11 +222,11 @@ impl Planner {
         }
     }
 
-    /// Plans the cheapest path in place: from the version held the one with the least bytes of
+    /// Plans the cheapest path in place: from the held version, the one with the least bytes of
     /// routes that are not known to be takeable in place
     /// ([`Commit::in_place_routes`](crate::chain::Commit::in_place_routes)), or the cheapest path
-    /// from nothing if that has less. Routes that only routes documents name are never known to be
-    /// ([`Hop::is_in_commit`](crate::chain::Hop::is_in_commit)).
+    /// from nothing if that has fewer bytes. A route that only a routes document names is never
+    /// known to be takeable in place ([`Hop::is_in_commit`](crate::chain::Hop::is_in_commit)).
     #[must_use]
     pub fn in_place(self) -> Self {
         Self {
@@ -233,7 +235,7 @@ impl Planner {
         }
     }
 
-    /// Only these shards will be taken: R-CHN-17 refuses those that the version has not.
+    /// Selects these shards. A shard that the version does not have breaks R-CHN-17.
     #[must_use]
     pub fn shards(self, taken: impl IntoIterator<Item = usize>) -> Self {
         Self {
@@ -242,22 +244,22 @@ impl Planner {
         }
     }
 
-    /// Finds the next plan. To be called again after [`fail_file`](Self::fail_file),
+    /// Finds the next plan. Call it again after [`fail_file`](Self::fail_file),
     /// [`fail_route`](Self::fail_route) and [`fail_held`](Self::fail_held).
     ///
-    /// `list` gives what a list of the chain's objects shows: the commits and routes documents of
-    /// all versions from a number on, or the notes alone, if these are wanted; other objects do no
-    /// harm. A store that cannot list gives the [head alone](Listing::of_head), and is not asked
-    /// for notes.
+    /// `list` lists the chain's objects: the commits and routes documents of all versions from the
+    /// given one on, or only the notes if its second argument is true; other objects do no harm. A
+    /// store that cannot list returns the [head alone](Listing::of_head), and is not asked for
+    /// notes.
     ///
-    /// `fetch` gives the contents of objects, each `None` if there is no such object. It also gets
-    /// the version held, if paths may start from it: what is held vouches for its commit and for
-    /// the chain document by their digests.
+    /// `fetch` returns the contents of objects, `None` for each object that does not exist. Its
+    /// second argument is the held version, if paths may start from it: that version's record
+    /// vouches for its commit and for the chain document by their digests.
     ///
     /// # Errors
-    /// If there is no path: one of the failures of steps 1 to 5 of SPEC section 19. Failures of
-    /// step 5 are those that were reported by these three functions. The planner is of no further
-    /// use then. Those of `list` and `fetch`.
+    /// If there is no path: one of the failures of steps 1 to 5 of SPEC section 19; those of step 5
+    /// were reported with the three functions above. The planner cannot be used afterwards. Also
+    /// errors of `list` and `fetch`.
     pub fn plan_with<B: AsRef<[u8]>>(
         &mut self,
         mut list: impl FnMut(u64, bool) -> Result<Listing>,
@@ -279,7 +281,7 @@ impl Planner {
         }
     }
 
-    /// Takes what the chain's objects are now.
+    /// Takes a new list of the chain's objects.
     fn list(&mut self, listing: Listing) {
         if let Some(signatures) = self
             .signatures
@@ -301,7 +303,7 @@ impl Planner {
                     self.look_for_signed_head_again();
                 }
             }
-            // Together with the chain document, to save a round.
+            // Requested together with the chain document, to save a round trip.
             _ => match self.wanted {
                 Some(wanted) => self.want(wanted),
                 None if self.signatures.is_some() => self.ask_for_signed_head(),
@@ -323,7 +325,7 @@ impl Planner {
         self.failures.clear();
     }
 
-    /// Takes the content of an object that was asked for; `None` if there is no such object.
+    /// Takes the content of an object that was requested; `None` if the object does not exist.
     fn supply(&mut self, name: ObjectName, content: Option<&[u8]>) {
         if !self.asked.remove(&name) {
             return;
@@ -342,16 +344,16 @@ impl Planner {
         }
     }
 
-    /// Passes over a file of the plan that is missing (R-CHN-09) or another one (R-CHN-10), and so
-    /// over all routes that name it.
+    /// Skips a file of the plan that is missing (R-CHN-09) or has other bytes (R-CHN-10), and all
+    /// routes that name it.
     pub fn fail_file(&mut self, file: &FileReference, error: Error) {
         self.bad_files.insert(*file);
         self.failures.push(error);
         self.is_current = false;
     }
 
-    /// Passes over a route of the plan because one of its links was refused. Other routes may be
-    /// right to name it, and others may come from the same version.
+    /// Skips a route of the plan because one of its links was refused. Other routes that name the
+    /// link, and other routes from the same version, remain usable.
     pub fn fail_route(&mut self, hop: &Hop, error: Error) {
         if let Some(RoutesInForce { routes, .. }) = self.routes.get_mut(&hop.version) {
             routes.retain(|Candidate { route, .. }| {
@@ -369,7 +371,7 @@ impl Planner {
         self.faults.push(error);
     }
 
-    /// The faults and failures that have been passed over so far.
+    /// The faults and failures of everything that was skipped so far.
     pub fn passed_over(&self) -> impl Iterator<Item = &Error> {
         self.faults.iter().chain(&self.failures)
     }
@@ -384,11 +386,11 @@ impl Planner {
             .filter(|&head| self.held.is_none_or(|held| held.version <= head))
     }
 
-    /// This is the version wanted.
+    /// Sets the wanted version.
     fn want(&mut self, version: u64) {
         self.wanted = Some(version);
         self.low = self.lowest_required(version);
-        // Documents hold no larger number.
+        // No document can have a larger number.
         if version <= MAX_INTEGER {
             self.ask(version);
         }
@@ -399,7 +401,7 @@ impl Planner {
         self.known().fold(wanted, u64::min)
     }
 
-    /// The versions whose commits were recorded: the one held, and the one that was seen.
+    /// The versions whose commits were recorded: the held one, and the signed head that was seen.
     fn known(&self) -> impl Iterator<Item = u64> + use<> {
         let held = self.held.map(|held| held.version);
         held.into_iter().chain(self.seen().map(|(seen, _)| seen))
@@ -416,13 +418,13 @@ impl Planner {
         }
     }
 
-    /// A path through the version held costs more than the rest of it, so routes to that version
-    /// are of no use.
+    /// Whether routes to this version can be part of the best path. Routes to the held version
+    /// cannot: a path through it costs more than the rest of the path from there.
     fn needs_routes(&self, version: u64) -> bool {
         Some(version) <= self.wanted && self.held.is_none_or(|held| held.version != version)
     }
 
-    /// The routes document of a version with the highest generation that is usable.
+    /// The usable routes document of a version with the highest generation.
     fn routes_document(&self, version: u64) -> Option<ObjectName> {
         let (_, listed) = self.listed.as_ref()?;
         listed
@@ -430,7 +432,7 @@ impl Planner {
             .find(|name| !self.bad_documents.contains(name))
     }
 
-    /// Looks at the objects that have been supplied, and asks for more or finds the path.
+    /// Evaluates the objects that have been supplied, and requests more or finds the path.
     fn advance(&mut self) -> Result<Option<Plan>> {
         self.check_chain()?;
         self.find_head()?;
@@ -491,7 +493,8 @@ impl Planner {
         self.must_list || self.must_list_notes || !self.asked.is_empty()
     }
 
-    /// The best path through the window, and what those that begin below it cost more than.
+    /// The best path through the window, and a lower bound for the cost of paths that begin below
+    /// it.
     fn best_path(&self, wanted: u64) -> (Option<Path>, Option<Cost>) {
         let routes = || {
             self.routes
@@ -517,7 +520,8 @@ impl Planner {
         } else {
             ways.cheapest(held)
         };
-        // The version held is in the window: what begins below comes from nothing.
+        // The held version is in the window, so paths that begin below the window start from
+        // nothing.
         (path, ways.least_cost_from(self.floor..self.low))
     }
 
@@ -531,14 +535,15 @@ impl Planner {
         {
             Some(ReceivedDocument::Chain(digest)) => {
                 self.chain = Some(digest);
-                // Nothing sets it aside (R-SIG-05).
+                // This check is final: `accept` does not set it aside (R-SIG-05).
                 self.signatures
                     .iter()
                     .try_for_each(|signatures| signatures.trust.check_chain(digest))?;
                 let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
                     format!(
-                        "the held version belongs to the chain with the document {recorded}; this chain's is {digest}"
+                        "the held version belongs to the chain with the document {recorded}; this \
+                         chain's is {digest}"
                     )
                 })
                 .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
@@ -562,7 +567,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Step 2, where the head is wanted.
+    /// Step 2, if the head is wanted.
     fn find_head(&mut self) -> Result<()> {
         if self.wanted.is_some() {
             return Ok(());
@@ -576,11 +581,11 @@ impl Planner {
             return Ok(());
         }
         match self.known().max().filter(|known| head < Some(*known)) {
-            // A reader that cannot list may just not have seen the commit.
+            // A reader that cannot list may just not have seen the commit yet.
             Some(_) if !self.has_looked_twice => {
                 self.has_looked_twice = true;
                 self.must_list = true;
-                // Another chain, if it is accepted, may have its head below.
+                // If the caller accepts another chain, its head may be lower.
                 if self.accept.is_some() {
                     self.list_from = 0;
                 }
@@ -602,7 +607,7 @@ impl Planner {
                 self.doubt_held(match self.unsigned_from(known) {
                     None => refused("the chain has no commit from that version on"),
                     Some(unsigned) => refused(&format!(
-                        "the chain has no signed one from there on: {unsigned}"
+                        "the chain has no signed commit from that version on: {unsigned}"
                     ))
                     .because_of(unsigned),
                 })?;
@@ -613,8 +618,8 @@ impl Planner {
         Ok(())
     }
 
-    /// If the commit of the version wanted is the one that the caller accepts, nothing is held from
-    /// here on.
+    /// Drops the held version if the commit of the wanted version is the one that the caller
+    /// accepts. Otherwise reports the failure that was kept for later, if there is one.
     fn compare_with_accepted(&mut self, wanted: u64) -> Result<()> {
         let Some(accepted) = self.accept.take().filter(|_| self.known().next().is_some()) else {
             return Ok(());
@@ -638,8 +643,8 @@ impl Planner {
         self.doubt.take().map_or(Ok(()), Err)
     }
 
-    /// R-CHN-05 alone, if the version held is far below the one wanted. Then nothing is held from
-    /// here on. Likewise of what has been seen.
+    /// Drops the held version, after a check of R-CHN-05 alone, if it is far below the wanted one.
+    /// Does the same with the signed head that was seen.
     fn leave_what_is_long_ago(&mut self, wanted: u64) -> Result<()> {
         let is_far = |version: u64| wanted.saturating_sub(version) > self.long_time;
         let held = self
@@ -686,13 +691,13 @@ impl Planner {
         ensure(
             self.last_shard.is_none() || last < of,
             &rules::CHN_17,
-            || format!("shard {last} is selected, but the version has {of}"),
+            || format!("shard {last} is selected, but the version has {of} shards, counted from 0"),
         )
         .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
     }
 
-    /// Steps 2 and 3, for the version wanted and those between it and the version held, where each
-    /// failure is final.
+    /// Steps 2 and 3, for the wanted version and those between it and the held one. Each failure is
+    /// final.
     fn check_required_commits(&mut self, wanted: u64) -> Result<()> {
         let last = self.known().fold(wanted, u64::max);
         let first = self.lowest_required(wanted);
@@ -707,7 +712,7 @@ impl Planner {
         }
         (next..=last.min(next + MAX_STRIDE)).for_each(|version| self.ask(version));
         if wanted < last && next > last {
-            // No path starts there.
+            // No path starts above the wanted version.
             self.held = self.held.filter(|held| held.version <= wanted);
             self.leave_seen();
             self.commits.split_off(&(wanted + 1));
@@ -715,7 +720,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Step 3, for commits below. A fault rules out the paths that need the commit.
+    /// Step 3, for the commits below the required ones. A fault rules out the paths that need the
+    /// commit.
     fn check_lower_commits(&mut self) {
         for version in self.low.. {
             let document = self.supplied.remove(&ObjectName::Commit(version));
@@ -730,7 +736,7 @@ impl Planner {
                 // needs the chain.
                 self.floor = version.max(1);
             }
-            // The one after the last has a parent now.
+            // The first commit that was read before has been compared with its parent now, too.
             if !supplied {
                 break;
             }
@@ -759,7 +765,7 @@ impl Planner {
         ) {
             ensure(checked.digest == recorded, &rules::CHN_05, || {
                 format!(
-                    "version {version} had the commit {recorded}, now the chain has {}",
+                    "version {version} had the commit {recorded}, but now the chain has {}",
                     checked.digest
                 )
             })
@@ -795,7 +801,7 @@ impl Planner {
         }
     }
 
-    /// The routes in force of a version, unless a document is needed first.
+    /// The routes in force of a version; `None` if a document must be fetched first.
     fn routes_of(&mut self, version: u64) -> Option<RoutesInForce> {
         while let Some(source) = self.routes_document(version) {
             let Some(document) = self.supplied.remove(&source) else {
@@ -837,8 +843,8 @@ impl Planner {
         Ok(Some(document))
     }
 
-    /// R-CHN-07, as far as the versions are known that routes come from; and routes that name bad
-    /// files.
+    /// Skips routes that break R-CHN-07, as far as the versions that they start from are known, and
+    /// routes that name bad files.
     fn pass_over_routes(&mut self) {
         let Self {
             commits,
@@ -907,7 +913,8 @@ impl Planner {
         })
     }
 
-    /// There is no path: reports the first failure, unless a prune may be the reason.
+    /// Reports the first failure, because there is no path; but if a prune may be the reason, has
+    /// the chain listed again first.
     fn give_up(&mut self, wanted: u64) -> Result<Option<Plan>> {
         let lacks_file = self
             .failures

@@ -1,4 +1,5 @@
-//! Publishing (SPEC section 20): what the next commit follows, and which commit may follow it.
+//! Publishing (SPEC section 20): the document that the next commit follows, and checks of that
+//! commit.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// From the content of the chain document and of the head's commit. Each is `None` if the
+    /// Reads the contents of the chain document and of the head's commit. Each is `None` if the
     /// object does not exist; `head` is `None` if no version has been listed.
     ///
     /// # Errors
@@ -59,7 +60,7 @@ impl Parent {
         self.head.as_ref()
     }
 
-    /// The version that comes next.
+    /// Number of the next version.
     pub fn next_version(&self) -> u64 {
         self.head.as_ref().map_or(0, |head| head.version + 1)
     }
@@ -76,7 +77,7 @@ impl Parent {
             .ok_or_else(|| Error::broken(&rules::PUB_01, message))
     }
 
-    /// Checks that this is the digest of a shard of the head, from which a link has been made.
+    /// Checks that the base of a link is this shard of the head.
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`).
@@ -94,13 +95,14 @@ impl Parent {
                 format!("base of shard {shard}")
             };
             format!(
-                "the {what} is not the newest version, {version}: its digest is {base} instead of {expected}"
+                "the {what} is not the newest version, {version}: its digest is {base} instead of \
+                 {expected}"
             )
         })
     }
 
-    /// Checks that this goes on from a version, with the digest of its commit, that the publisher
-    /// has published or followed.
+    /// Checks that the chain continues from a version that the publisher has published or followed.
+    /// The version is given with the digest of its commit.
     ///
     /// # Errors
     /// R-PUB-11 (`CHAIN`).
@@ -120,8 +122,7 @@ impl Parent {
         }
     }
 
-    /// The failure to report if a version was published that the store does not have any more:
-    /// R-PUB-11.
+    /// The failure to report if the store has lost a version that was published: R-PUB-11.
     pub fn head_lost(&self, version: u64) -> Error {
         let name = ObjectName::Commit(version).to_string();
         let newest = self
@@ -129,15 +130,15 @@ impl Parent {
             .as_ref()
             .map_or_else(|| "none".to_owned(), |head| head.version.to_string());
         let message = format!(
-            "version {version} was published, but its commit is not in the store any more (the newest version is \
-             {newest}), and its number is never used again. Restore {name} from a copy; if it is lost for good, say so \
-             by vouching for what is followed instead, {}",
+            "version {version} was published, but its commit is no longer in the store (the newest \
+             version is {newest}), and its number is never used again. Restore {name} from a copy; \
+             if it is lost for good, vouch for what the next version follows instead, {}",
             self.digest
         );
         Error::broken(&rules::PUB_11, message).in_file(name)
     }
 
-    /// Checks that links that are ready were made to follow this document.
+    /// Checks that prepared links were made to follow this document.
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`).
@@ -147,7 +148,8 @@ impl Parent {
             &rules::PUB_01,
             || {
                 format!(
-                    "the links were made for version {version} after the document {parent}; version {} follows {}",
+                    "the links were made for version {version} after the document {parent}, but \
+                     the next version is {} after {}",
                     self.next_version(),
                     self.digest
                 )
@@ -155,7 +157,7 @@ impl Parent {
         )
     }
 
-    /// The commit that follows, with the routes and the assets in any order.
+    /// Makes the next commit. The routes and the assets may be in any order.
     ///
     /// # Errors
     /// R-PUB-04 (`CHAIN`).
@@ -188,8 +190,8 @@ impl Parent {
     }
 }
 
-/// Checks that no file of a version's layouts lies in an asset: `folders` are those of the layouts,
-/// with the `/` at their ends.
+/// Checks that no asset has the name of a folder of the version's layouts. `folders` are these
+/// folders, each with a `/` at its end.
 ///
 /// # Errors
 /// R-PUB-10 (`CHAIN`).
@@ -201,13 +203,16 @@ pub fn check_folders<'a>(
         let clash = assets.iter().find(|asset| lies_in(folder, &asset.name));
         ensure(clash.is_none(), &rules::PUB_10, || {
             let name = clash.map_or("", |asset| &asset.name);
-            format!("{name:?} cannot be a file of the version: files of tensors lie in the folder {folder:?}")
+            format!(
+                "{name:?} cannot be a file of the version: files of tensors lie in the folder \
+                 {folder:?}"
+            )
         })
     })
 }
 
-/// Looks at what stands under the name of a commit that could not be created because the name is
-/// taken: `own` are the bytes that were to stand there.
+/// Checks the object whose name kept a commit from being created. `own` are the bytes of that
+/// commit, and `found` those of the object.
 ///
 /// # Errors
 /// R-PUB-03 (`CHAIN`) if another writer was first.
@@ -218,12 +223,11 @@ pub fn check_taken(version: u64, own: &[u8], found: Option<&[u8]>) -> Result<()>
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
-/// The failure to report if a chain has objects, this one among them, and no chain document:
-/// R-CHN-01.
+/// The failure to report if a chain has objects, such as this one, but no chain document: R-CHN-01.
 pub fn chain_lost(object: ObjectName) -> Error {
     let message = format!(
-        "there is no chain document, but there are objects of a chain, such as {object}: put the old chain.json back, \
-         byte for byte, or begin a chain elsewhere"
+        "there is no chain document, but there are objects of a chain, such as {object}: put the \
+         old chain.json back, byte for byte, or begin a chain elsewhere"
     );
     Error::broken(&rules::CHN_01, message).in_file(ObjectName::Chain.to_string())
 }
@@ -231,29 +235,29 @@ pub fn chain_lost(object: ObjectName) -> Error {
 /// The failure to report if the version before the head has no commit: R-PUB-09.
 pub fn head_after_gap(head: u64) -> Error {
     let message = format!(
-        "the head, version {head}, comes after a gap: commits of versions before it were lost, or this object is not \
-         of the chain"
+        "the head, version {head}, follows a gap: earlier commits were lost, or this object does \
+         not belong to the chain"
     );
     Error::broken(&rules::PUB_09, message).in_file(ObjectName::Commit(head).to_string())
 }
 
-/// The failure to report if the head is not signed as the publisher's own trust wants it: R-SIG-03.
+/// The failure to report if the head is not signed as the publisher's own trust requires: R-SIG-03.
 pub fn head_not_signed(version: u64, commit: Digest) -> Error {
     let message = format!(
-        "the head, version {version}, is not signed by the trusted keys: it may be a stranger's. If you have looked at \
-         it and it is yours, name its commit, {commit}, to vouch for it"
+        "the head, version {version}, is not signed by the trusted keys: somebody else may have \
+         published it. Check it, and if it is yours, vouch for its commit, {commit}"
     );
     Error::broken(&rules::SIG_03, message).in_file(ObjectName::Commit(version).to_string())
 }
 
-/// The failure to report if something else stands under the name of a note: R-SIG-02.
+/// The failure to report if another object has the name of a note: R-SIG-02.
 pub fn note_taken(name: ObjectName) -> Error {
-    let message = "something else is under the name of the note; it is of no use, so delete it";
+    let message = "another object has the name of the note; no reader uses it: delete it";
     Error::broken(&rules::SIG_02, message).in_file(name.to_string())
 }
 
-/// Checks how many seconds have passed since the writer began to store a file, before it stores the
-/// document that names the file.
+/// Checks the number of seconds since the writer began to store a file. To be called before the
+/// writer stores the document that names the file.
 ///
 /// # Errors
 /// R-PUB-08 (`CHAIN`).
@@ -261,25 +265,26 @@ pub fn check_duration(seconds: u64) -> Result<()> {
     ensure(seconds < LONGEST, &rules::PUB_08, || {
         let hours = seconds / 3600;
         format!(
-            "the files were stored {hours} hours ago, too long: a prune may delete them as old; start over"
+            "the files were stored {hours} hours ago, too long: a prune may delete them as old; \
+             start over"
         )
     })
 }
 
-/// The failure to report if this document was stored 20 hours after a file that it names, or later:
+/// The failure to report if this document was stored 20 hours or more after a file that it names:
 /// R-PUB-08.
 pub fn came_late(document: ObjectName) -> Error {
-    let why = "by the store's clock, 20 hours or more passed between its files and this \
-               document, so that a prune may delete them as old";
+    let why = "by the store's clock, this document was stored 20 hours or more after its files, so \
+               a prune may delete them as old";
     may_be_unusable(document, why)
 }
 
-/// The failure to report after a document was stored, if the store cannot be asked whether that was
-/// in time after the files that it names: R-PUB-08. `error` says why.
+/// The failure to report if a document was stored, but the store cannot be asked whether its files
+/// were recent enough: R-PUB-08. `error` says why.
 pub fn time_unknown(document: ObjectName, error: &Error) -> Error {
     let why = format!(
-        "the store could not be asked whether 20 hours or more passed between its files and this \
-         document, so that a prune may delete them as old ({error:#})"
+        "this document may have been stored 20 hours or more after its files, so a prune may \
+         delete them as old; the store could not be asked for the time ({error:#})"
     );
     may_be_unusable(document, &why)
 }
@@ -288,11 +293,11 @@ fn may_be_unusable(document: ObjectName, why: &str) -> Error {
     let (what, again) = match document {
         ObjectName::Commit(version) => (
             format!("version {version} is visible"),
-            "publish: that adds a snapshot",
+            "publish again, which adds a snapshot",
         ),
-        _ => ("the new routes are in force".to_owned(), "compact"),
+        _ => ("the new routes are in force".to_owned(), "compact again"),
     };
-    let message = format!("{what}, but may become unusable: {why}. Once more {again}");
+    let message = format!("{what}, but may become unusable: {why}. To repair that, {again}");
     Error::broken(&rules::PUB_08, message).in_file(document.to_string())
 }
 
@@ -303,7 +308,7 @@ pub fn routes_taken(name: ObjectName) -> Error {
     Error::broken(&rules::PUB_06, message).in_file(name.to_string())
 }
 
-/// R-CHN-01. Gives the digest of the chain document.
+/// Checks R-CHN-01 and returns the digest of the chain document.
 pub(super) fn read_chain(content: Option<&[u8]>, limits: &Limits) -> Result<Digest> {
     let content = content.ok_or_else(|| Error::broken(&rules::CHN_01, "there is no chain"));
     content
@@ -311,7 +316,7 @@ pub(super) fn read_chain(content: Option<&[u8]>, limits: &Limits) -> Result<Dige
         .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
 }
 
-/// R-CHN-02 and R-CHN-03. Gives the digest of the commit's bytes, too.
+/// Checks R-CHN-02 and R-CHN-03 and returns the commit with the digest of its bytes.
 pub(super) fn read_commit(
     version: u64,
     content: Option<&[u8]>,

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::tensor::Digest;
 
-/// A document of any kind, checked as a document.
+/// A document of any kind, parsed and checked on its own.
 #[derive(Debug)]
 pub(super) enum ReceivedDocument {
     /// Digest of its bytes.
@@ -22,7 +22,7 @@ pub(super) struct ReadCommit {
 }
 
 impl ReceivedDocument {
-    /// Reads the document that stands under this name.
+    /// Parses the document with this name.
     pub(super) fn parse(name: ObjectName, bytes: &[u8], limits: &Limits) -> Result<Self> {
         let digest = Digest::of_bytes(bytes);
         match name {

@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 use crate::rules;
 use crate::tensor::Digest;
 
-/// Which routes stay if these versions are kept: for each of them its cheapest path from nothing,
-/// and every route from one of them to another. `in_force` has the routes in force of every
-/// version. The result has the ones that stay.
+/// Selects the routes that stay if these versions are kept: the routes of the cheapest path from
+/// nothing to each of them, and every route from one of them to another. `in_force` has the routes
+/// in force of every version, and the result has those that stay.
 ///
 /// # Errors
 /// R-RET-01 (`CHAIN`) if there is no path from nothing to a version in `keep`.
@@ -26,7 +26,7 @@ pub fn retain(
             let Some(way) = cheapest.get(&on_path) else {
                 return Err(no_path(version));
             };
-            // Beyond a version that another path went through, the two are the same.
+            // Two paths are the same from their start to a version that both go through.
             if needed.insert(on_path, way.place).is_some() {
                 break;
             }
@@ -52,9 +52,9 @@ pub fn retain(
     Ok(retained.collect())
 }
 
-/// The versions that cannot be reached from nothing, although they have not been pruned. Each comes
-/// with the failure that a reader without a held version gets: R-CHN-08 (`CHAIN`). `in_force` has
-/// the routes in force of every version.
+/// Finds the versions that cannot be reached from nothing, although they have not been pruned.
+/// Returns the failure that a reader without a held version gets for each: R-CHN-08 (`CHAIN`).
+/// `in_force` has the routes in force of every version.
 pub fn unreachable(in_force: &BTreeMap<u64, Vec<Route>>) -> Vec<Error> {
     let cheapest = cheapest_from_nothing(in_force);
     let cut_off = in_force
@@ -74,15 +74,15 @@ pub fn unreachable(in_force: &BTreeMap<u64, Vec<Route>>) -> Vec<Error> {
 struct SnapshotPath {
     bytes: u128,
     routes: u64,
-    /// Which of the version's routes it is: several may come from the same version.
+    /// The place of the route among those to its version: several may start from the same version.
     place: usize,
     from: Option<u64>,
 }
 
-/// For every version that has a path from nothing.
+/// Finds the cheapest path from nothing to every version that has one.
 fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, SnapshotPath> {
     let mut cheapest: BTreeMap<u64, SnapshotPath> = BTreeMap::new();
-    // Routes ascend, so all ways to where they come from are known.
+    // Routes lead to higher versions, so all paths to their starting versions are known.
     for (&version, routes) in in_force {
         let ways = routes.iter().enumerate().filter_map(|(place, route)| {
             let (bytes, count) = match route.from {
@@ -107,30 +107,34 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
 /// incomplete: R-RET-05.
 pub fn commits_missing(name: ObjectName, shows: &str) -> Error {
     let message = format!(
-        "{shows}: commits are missing, or the store lists incompletely, so nothing is removed"
+        "{shows}: commits are missing, or the store's list is incomplete, so nothing is removed"
     );
     Error::broken(&rules::RET_05, message).in_file(name.to_string())
 }
 
-/// The fault of a chain that has this file, which leads on from a state that no version has:
-/// R-CHN-03.
+/// The fault of a chain with this file, whose base is a state that no version has: R-CHN-03.
 pub fn base_lost(file: ObjectName, base: Digest) -> Error {
     let message = format!(
-        "it leads on from the state {base}, which no version has: its commit was lost, and perhaps others"
+        "it starts from the state {base}, which no version has: the commit of that version was \
+         lost, and perhaps others"
     );
     Error::broken(&rules::CHN_03, message).in_file(file.to_string())
 }
 
-/// The failure to report if there would be a path with this file: R-RET-01. `error` says to what.
+/// The failure to report if a path needs this file, which is missing or truncated: R-RET-01.
+/// `error` names the version that the path leads to.
 pub fn no_path_without(file: FileReference, error: &Error) -> Error {
-    let message = format!("it is missing or cut, and without it {}", error.message());
+    let message = format!(
+        "it is missing or cut off, and without it {}",
+        error.message()
+    );
     Error::broken(&rules::RET_01, message).in_file(file.name().to_string())
 }
 
 fn no_path(version: u64) -> Error {
     let message = format!(
-        "no path from nothing leads to version {version}, which would be kept: leave it out, or add a snapshot of it \
-         first"
+        "no path from nothing leads to version {version}, which would be kept: leave it out, or \
+         add a snapshot of it first"
     );
     Error::broken(&rules::RET_01, message).in_file(ObjectName::Commit(version).to_string())
 }

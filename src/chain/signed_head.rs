@@ -1,5 +1,5 @@
-//! Which versions count as signed, and which is the head of a reader with trust (SPEC section
-//! 23.3): what the planner does with that.
+//! The planner's part for readers with trust (SPEC section 23.3): which versions count as signed,
+//! and which of them is the head.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use crate::tensor::Digest;
 const MAX_STRIDE: usize = 64;
 
 impl Planner {
-    /// Takes only versions that these keys have signed (SPEC section 23.3); the head is the highest
-    /// of them. `seen` is what the [plan](SignatureCheck) of an earlier planner said: the newest
-    /// signed head that has been met, by version and digest of its commit.
+    /// Accepts only versions that these keys have signed (SPEC section 23.3); the head is the
+    /// highest of them. `seen` comes from the [plan](SignatureCheck) of an earlier planner: the
+    /// newest signed head that has been seen, by version and digest of its commit.
     #[must_use]
     pub fn trust(mut self, trust: Trust, seen: Option<(u64, Digest)>) -> Self {
         let held = self.held.map(|held| held.version);
@@ -47,21 +47,21 @@ impl Planner {
         self
     }
 
-    /// The newest signed head that has been seen, if it counts: if nothing is held, or a lower
-    /// version.
+    /// The newest signed head that has been seen, if it counts: if the held version is lower, or
+    /// nothing is held.
     pub(super) fn seen(&self) -> Option<(u64, Digest)> {
         self.signatures.as_ref()?.seen
     }
 
-    /// From here on what has been seen does not count.
+    /// Drops the signed head that has been seen, which does not count any more.
     pub(super) fn leave_seen(&mut self) {
         self.signatures
             .iter_mut()
             .for_each(|signatures| signatures.seen = None);
     }
 
-    /// The highest versions that may be signed: of those that have notes, if these have been
-    /// listed.
+    /// The highest versions that may be signed. If the notes have been listed, these are versions
+    /// with notes.
     fn may_be_head(&self, signatures: &Signatures) -> Vec<u64> {
         if !signatures.listed.is_head_alone {
             return signatures
@@ -93,7 +93,7 @@ impl Planner {
             .for_each(|signatures| signatures.stride = (4 * signatures.stride).min(MAX_STRIDE));
     }
 
-    /// The list is another one: looks for the head from the top.
+    /// Starts the search for the head over, because the list has changed.
     pub(super) fn look_for_signed_head_again(&mut self) {
         let Some(signatures) = &mut self.signatures else {
             return;
@@ -106,7 +106,8 @@ impl Planner {
             .retain(|name, _| !matches!(name, ObjectName::Commit(_)));
     }
 
-    /// The head: the highest version that is signed, unless something is asked for first.
+    /// Finds the head, the highest version that is signed. Returns `None` if no version is signed,
+    /// or if an object must be fetched first.
     pub(super) fn find_signed_head(&mut self) -> Option<u64> {
         loop {
             let version = *self.may_be_head(self.signatures.as_ref()?).first()?;
@@ -135,8 +136,8 @@ impl Planner {
         }
     }
 
-    /// The trusted keys that the notes on the commit of a version count for. `None` if something is
-    /// asked for first: own notes, and all others only if these are not enough.
+    /// The trusted keys that the notes on the commit of a version count for. `None` if notes must
+    /// be fetched first: own notes, and all others only if own notes are not enough.
     fn signers(&mut self, version: u64) -> Option<Vec<VerifierKey>> {
         let (signatures, chain) = (self.signatures.as_ref()?, self.chain?);
         let Some(&commit) = signatures.commits.get(&version) else {
@@ -156,7 +157,7 @@ impl Planner {
         (!self.must_list_notes).then_some(by)
     }
 
-    /// R-SIG-01, of the version wanted.
+    /// Checks R-SIG-01 for the wanted version.
     pub(super) fn check_signed(&mut self, wanted: u64) -> Result<()> {
         if self
             .signatures
@@ -202,8 +203,8 @@ impl Planner {
         }
     }
 
-    /// The highest version, if trust is wanted, it is this one or a later one, and the trusted keys
-    /// have not signed it.
+    /// The highest version, if it is at least `lowest`, with the number of trusted keys that signed
+    /// it. Call it only if these are fewer than the quorum. `None` without trust.
     pub(super) fn unsigned_from(&self, lowest: u64) -> Option<UnsignedVersion> {
         let Signatures { trust, highest, .. } = self.signatures.as_ref()?;
         let version = self.head().filter(|head| *head >= lowest)?;

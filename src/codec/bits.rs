@@ -23,7 +23,7 @@ pub(crate) fn pack(out: &mut Vec<u8>, width: u32, items: impl Iterator<Item = u3
     out.extend(&pending.to_le_bytes()[..bits.div_ceil(8) as usize]);
 }
 
-/// A run of symbols of 1, 2, 4 or 8 bits.
+/// Packs a run of symbols of 1, 2, 4 or 8 bits.
 pub(crate) fn pack_symbols(symbols: &[u8], width: u8) -> Vec<u8> {
     match width {
         1 => pack_bytes::<8>(symbols),
@@ -70,8 +70,8 @@ pub(crate) fn take<'a>(bytes: &mut &'a [u8], width: u32, items: usize) -> Result
     Ok(run)
 }
 
-/// Adds to each number the item of such a run, of `width` bits, 0 to 25, with its place. The bits
-/// are clear in the numbers.
+/// Adds to each number the item at the same place in a run of items of `width` bits, 0 to 25. These
+/// low bits are zero in the numbers.
 pub(crate) fn add_items(numbers: &mut [u32], run: &[u8], width: usize) {
     if width == 0 {
         return;
@@ -88,7 +88,7 @@ pub(crate) fn add_items(numbers: &mut [u32], run: &[u8], width: usize) {
     }
 }
 
-/// Calls `found` with the place of each bit that is set, within a range of a run.
+/// Calls `found` with the place of each bit that is set within a range of a run.
 pub(crate) fn for_each_one(run: &[u8], range: Range<usize>, mut found: impl FnMut(usize)) {
     let begin = range.start / 64 * 8;
     for (bytes, at) in run[begin..range.end.div_ceil(8)]

@@ -1,9 +1,9 @@
-//! Blocks of 64 lanes and sets of their lanes as the bits of a `u64`: what lets whole blocks be
-//! passed over, and single lanes be found without looking at each.
+//! Blocks of 64 lanes, and sets of their lanes as the bits of a `u64`. With these sets, whole
+//! blocks are skipped and single lanes are found without a test of every lane.
 //!
 //! Loops over blocks are written once, as a [`Work`], and compiled for each kind of processor that
-//! can compare many lanes at once; [`dispatch`] chooses when the program runs. All kinds give the
-//! same sets, so the same bytes come out.
+//! can compare many lanes at once; [`dispatch`] chooses one at run time. All of them give the same
+//! sets, and so the same bytes.
 
 use crate::codec::lane::Lane;
 #[cfg(target_arch = "x86_64")]
@@ -21,7 +21,7 @@ pub(crate) const STRETCH: usize = BLOCKS * BLOCK;
 /// A whole block.
 pub(crate) type Block<L> = [<L as Lane>::Bytes; BLOCK];
 
-/// Comparing blocks with the instructions of one kind of processor.
+/// Comparison of blocks with the instructions of one kind of processor.
 pub(crate) trait Compare: Copy {
     /// The lanes in which two blocks differ.
     fn differing<L: Lane>(self, old: &Block<L>, new: &Block<L>) -> u64;
@@ -29,9 +29,9 @@ pub(crate) trait Compare: Copy {
     /// The bytes that are `least` or more.
     fn at_least(self, block: &Block<u8>, least: u8) -> u64;
 
-    /// Multiplies the units of some rows, or of equal parts of them, with two numbers each; for
-    /// each row both sums of the products, which must not exceed 64 bits. A row has as many blocks
-    /// as there are factors.
+    /// Multiplies each unit of some rows, or of equal parts of them, by two numbers. Returns both
+    /// sums of the products of each row, which must fit in 64 bits. A row has as many blocks as
+    /// there are factors.
     fn products<const ROWS: usize>(
         self,
         rows: [&[Block<u8>]; ROWS],
@@ -39,11 +39,11 @@ pub(crate) trait Compare: Copy {
     ) -> [[u64; 2]; ROWS];
 }
 
-/// The numbers that the units of 16 bits of a block are multiplied with: for each sum the numbers
-/// for even places, then those for odd places, two in each `u64`.
+/// The numbers by which the 16-bit units of a block are multiplied: for each sum, the numbers for
+/// even places, then the numbers for odd places, two in each `u64`.
 pub(crate) type Factors = [[[u64; 8]; 2]; 2];
 
-/// [`Compare::products`] of this machine.
+/// [`Compare::products`] with the instructions of this machine.
 pub(crate) fn products<const ROWS: usize>(
     rows: [&[Block<u8>]; ROWS],
     factors: &[Factors],
@@ -71,12 +71,12 @@ impl<const ROWS: usize> Work for Products<'_, ROWS> {
 pub(crate) trait Work {
     type Output;
 
-    /// Does it. To be `#[inline(always)]`, so that it is compiled for the processor that `compare`
-    /// stands for.
+    /// Runs the loop. Must be `#[inline(always)]`, so that it is compiled for the processor that
+    /// `compare` stands for.
     fn run(self, compare: impl Compare) -> Self::Output;
 }
 
-/// Lets the instructions of this machine do the work.
+/// Runs the work with the instructions of this machine.
 pub(crate) fn dispatch<W: Work>(work: W) -> W::Output {
     #[cfg(target_arch = "x86_64")]
     return x86::dispatch(work);
@@ -145,7 +145,7 @@ fn bits(flags: &[u8; BLOCK]) -> u64 {
     bits
 }
 
-/// A whole block from at most as many lanes, filled up with zeros.
+/// A whole block from at most [`BLOCK`] lanes, padded with zeros.
 #[inline(always)]
 pub(crate) fn padded<L: Lane>(lanes: &[L::Bytes]) -> Block<L> {
     lanes.try_into().unwrap_or_else(|_| {
@@ -155,8 +155,8 @@ pub(crate) fn padded<L: Lane>(lanes: &[L::Bytes]) -> Block<L> {
     })
 }
 
-/// The set of the first lanes, as many as `length`, which is at most [`BLOCK`]. A shift by 64 gives
-/// nothing: the empty set.
+/// The set of the first `length` lanes; `length` is at most [`BLOCK`]. A shift by 64 bits gives the
+/// empty set.
 #[inline(always)]
 pub(crate) fn first(length: usize) -> u64 {
     u64::MAX
@@ -164,8 +164,8 @@ pub(crate) fn first(length: usize) -> u64 {
         .unwrap_or(0)
 }
 
-/// The place of the bit with this rank, counted from the lowest; there is one. Without branches,
-/// which would depend on the data.
+/// The place of the bit with this rank, counted from the lowest; the set must have it. Has no
+/// branches, since they would depend on the data.
 #[inline(always)]
 pub(crate) fn select(set: u64, rank: u64) -> u32 {
     const EACH: u64 = u64::MAX / 255;
@@ -173,7 +173,7 @@ pub(crate) fn select(set: u64, rank: u64) -> u32 {
     let pairs = set - (set >> 1 & (EACH * 0x55));
     let nibbles = (pairs & (EACH * 0x33)) + (pairs >> 2 & (EACH * 0x33));
     let sums = ((nibbles + (nibbles >> 4)) & (EACH * 0x0F)).wrapping_mul(EACH);
-    // Bytes whose sums are no more than the rank.
+    // A bit for each byte whose sum is at most the rank.
     let passed = (((rank * EACH) | (EACH << 7)) - sums) & (EACH << 7);
     let place = 8 * passed.count_ones();
     let rank = rank - (sums << 8 >> place & 0xFF);
@@ -201,7 +201,7 @@ static IN_BYTE: [[u8; 256]; 8] = {
 
 /// The lanes of a stretch that are of interest, by their numbers, ascending.
 pub(crate) struct LanePlaces {
-    /// With room for what is written ahead.
+    /// Has room for lanes that are written ahead.
     lanes: [u16; STRETCH + AHEAD],
     count: usize,
 }
@@ -218,7 +218,7 @@ impl LanePlaces {
         }
     }
 
-    /// The lanes of these sets, of at most [`BLOCKS`] blocks.
+    /// The lanes of these sets, which are of at most [`BLOCKS`] blocks.
     #[inline(always)]
     pub(crate) fn of(&mut self, sets: &[u64]) -> &[u16] {
         self.count = 0;

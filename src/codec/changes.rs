@@ -1,4 +1,4 @@
-//! Which lanes of a stretch change, as numbers and new values.
+//! The lanes of a stretch that change, as numbers and new values.
 
 use crate::codec::blocks::{Compare, LanePlaces, STRETCH, Work, dispatch};
 use crate::codec::lane::{Lane, with_lane};

@@ -1,6 +1,6 @@
-//! What the encoder chooses for fixed pieces. Decoders take any choice, so these may change. But
-//! estimates that go wrong make longer links and fail no other test, and a choice that changes
-//! makes other bytes of the same states.
+//! Choices of the encoder for fixed pieces. Decoders accept any choice, so these may change. But
+//! wrong estimates only make links longer, which no other test notices, and a changed choice
+//! changes the bytes of links between the same states.
 
 use crate::codec::decode::DecodedSegment;
 use crate::codec::encode::{SplitGaps, encode};
@@ -12,8 +12,8 @@ use crate::format::segment::{PositionCoding, split};
 use crate::format::stream::Compressor;
 use crate::tensor::Dtype;
 
-/// Pieces of this dtype as one group, in words: the pieces and coding of each segment, its
-/// contexts, its raw streams.
+/// Encodes pieces of this dtype as one group; describes each segment: its pieces and coding, its
+/// contexts, and its raw streams.
 fn choices(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Profile) -> Vec<String> {
     with_lane!(dtype.lane_bytes(), L => choices_of::<L>(dtype, parts, profile))
 }
@@ -43,7 +43,7 @@ fn choices_of<L: Lane>(
         };
         let lanes = segment.pieces.iter().map(lanes).collect();
         let streams = split(&segment.bytes, 0, segment.coding).unwrap();
-        // Without the table, whose streams follow from the rest.
+        // The table is left out, because it follows from the rest.
         let raw: Vec<u64> = streams[1..]
             .iter()
             .map(|stream| stream.raw_length)
@@ -72,8 +72,8 @@ fn choices_of<L: Lane>(
     words
 }
 
-/// BF16 lanes of exponents from 100 on, each changing half as often as the one before, and half as
-/// far.
+/// Makes BF16 lanes with exponents from 100 on. Lanes of each exponent change half as often as
+/// those of the previous one, and half as far.
 fn rates(lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
     let mut generator = Generator(7);
     let (mut base, mut target) = (Vec::new(), Vec::new());
@@ -92,7 +92,8 @@ fn rates(lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
     (base, target)
 }
 
-/// A letter for the method of a piece: s, sparse with differences; S, sparse; d and D, dense.
+/// Returns a letter for the coding of a piece: s, sparse differences; S, sparse new bits; d, dense
+/// differences; D, dense new bits.
 fn method(dtype: Dtype, piece: &(Vec<u8>, Vec<u8>), profile: Profile) -> char {
     with_lane!(dtype.lane_bytes(), L => {
         let input = PieceInput { base: Some(&piece.0), target: &piece.1, sparse: false };
@@ -111,7 +112,7 @@ fn method(dtype: Dtype, piece: &(Vec<u8>, Vec<u8>), profile: Profile) -> char {
 
 #[test]
 fn methods_change_at_these_densities() {
-    // One lane in 1, 2, ... changes.
+    // One lane in 1, 2, ..., 24 changes.
     let row = |dtype: Dtype, reach: u64, profile: Profile| -> String {
         let pieces = (1..=24).map(
             |rarity| with_lane!(dtype.lane_bytes(), L => pieces::<L>(rarity, 1000, rarity, reach)),
@@ -123,7 +124,7 @@ fn methods_change_at_these_densities() {
         for reach in [1, 20, 60_000] {
             rows.push(row(dtype, reach, Profile::Compact));
             local.push(row(dtype, reach, Profile::Local));
-            // New bits alone depend on nothing else.
+            // The direct profile only has new bits, so dtype and reach make no difference.
             assert_eq!(
                 row(dtype, reach, Profile::Direct),
                 "DSSSSSSSSSSSSSSSSSSSSSSS"
@@ -145,7 +146,7 @@ fn methods_change_at_these_densities() {
         "dsssssssssssssssssssssss",
     ];
     assert!(rows == expected, "{rows:#?}");
-    // Never dense differences, and new bits where they are shorter.
+    // The local profile never has dense differences, and has new bits if these are shorter.
     let (sparse, all_but_one) = ("ssssssssssssssssssssssss", "Dsssssssssssssssssssssss");
     let of_dtype = |far| [sparse, sparse, far];
     assert!(
@@ -171,8 +172,8 @@ fn new_bits_are_taken_where_they_are_shorter() {
         .flat_map(|lane| (lane % 2).to_le_bytes())
         .collect();
     assert_eq!(method(Dtype::U16, &(noise, flat), Profile::Compact), 'D');
-    // Lanes that are all the same take no bits, but it is looked at all lanes only if one in eight
-    // changes.
+    // Equal lanes take no bits, but the encoder only considers coding all lanes if at least one in
+    // eight changes.
     for (changed, expected) in [(100, 'D'), (99, 'S')] {
         let base = [vec![8; changed], vec![7; 800 - changed]].concat();
         assert_eq!(
@@ -221,7 +222,7 @@ fn segments_are_made_of_these_streams() {
     assert!(words == expected, "{words:#?}");
 }
 
-/// I16 lanes that were 0, with the words of their only segment.
+/// Describes the only segment for I16 lanes that change from 0 to `target`.
 fn from_zeros(target: impl Iterator<Item = i16>) -> String {
     let target: Vec<u8> = target.flat_map(i16::to_le_bytes).collect();
     choices(
@@ -268,7 +269,7 @@ fn gaps_are_estimated_by_their_streams() {
         let estimated = SplitGaps::estimated_bits(gaps, shift);
         assert!((estimated - bits).abs() < 0.001, "{estimated}, not {bits}");
     };
-    // Four symbols of two bits; two of one bit, and a byte of low bits.
+    // Four symbols of two bits; two symbols of one bit, and a byte of low bits.
     near(&[0, 1, 2, 3], 0, 8.0);
     near(&[0, 1, 2, 3], 1, 4.0 + 8.0);
     // 254 is a symbol, 255 has an escape.
@@ -279,8 +280,8 @@ fn gaps_are_estimated_by_their_streams() {
 
 #[test]
 fn shifts_are_those_of_the_fewest_bits() {
-    // Gaps of 1030 would all be escaped with a shift of 2; of 900 to 912 not, and vary above their
-    // two low bits.
+    // With a shift of 2, gaps of 1030 would all be escaped; gaps of 900 to 912 would not, and they
+    // vary above their two low bits.
     let words = |gap: fn(usize) -> usize| {
         let mut lanes = vec![0; 100_000];
         let mut at = 0;
@@ -305,8 +306,8 @@ fn shifts_are_those_of_the_fewest_bits() {
 
 #[test]
 fn many_lanes_are_measured_on_some_of_their_stretches_or_pieces() {
-    // One exponent changes less than the other, but only stretches that are passed over have it:
-    // from 2^17 lanes on two of three.
+    // One exponent changes less often than the other, but only in stretches that the estimate
+    // skips: from 2^17 lanes on, it skips two of three.
     let pair = |lanes: u32, stretch: u32| -> (Vec<u8>, Vec<u8>) {
         let is_seen = |lane: u32| (lane / stretch).is_multiple_of(3);
         let old = |lane: u32| if is_seen(lane) { 100 << 7 } else { 101 << 7 };
@@ -331,7 +332,7 @@ fn many_lanes_are_measured_on_some_of_their_stretches_or_pieces() {
     let large = |lanes: u32| thresholds(&[pair(lanes, 4096)]);
     assert_eq!(large((1 << 17) - 64), "thresholds [[101]]");
     assert_eq!(large(1 << 17), "thresholds [[]]");
-    // The same in pieces that are too small for rates of their own.
+    // The same lanes in pieces that are too small for rates of their own.
     let small = |lanes: u32| {
         let (base, target) = pair(lanes, 1024);
         let pieces: Vec<_> = base

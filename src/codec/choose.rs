@@ -17,8 +17,9 @@ pub(crate) const OWN_RATES_FROM: usize = 1 << 16;
 /// A context with fewer coded lanes costs more (in code tables) than it saves.
 const LEAST_CODED: u64 = 512;
 
-/// Thresholds of each of the parts with these rates, and those that parts with too few lanes share,
-/// whose rates are taken together. All are of the same number: one less than the contexts.
+/// Thresholds of each of these parts, and the thresholds that all parts with too few lanes share,
+/// whose statistics are added up in `small`. All have the same length: one less than the number of
+/// contexts.
 pub(crate) fn thresholds(
     parts: &[&ExponentStatistics],
     small: &ExponentStatistics,
@@ -28,7 +29,7 @@ pub(crate) fn thresholds(
     for part in parts {
         pool.add(part);
     }
-    // Levels of the exponents, and how many lanes are coded at each exponent.
+    // Levels of the exponents, and the number of lanes coded at each exponent.
     let coded = |part: &ExponentStatistics| {
         if dense {
             part.all.clone()
@@ -61,8 +62,8 @@ pub(crate) fn thresholds(
     (own.iter().map(thresholds).collect(), thresholds(&pooled))
 }
 
-/// For each exponent minus the logarithm of its rate, rounded; made to ascend with the exponent by
-/// pooling neighbours that do not. `pool` stands in where a part has seen nothing.
+/// The negative logarithm of the rate of each exponent, rounded. Neighbours that do not ascend are
+/// pooled. `pool` supplies rates where a part has no data.
 fn levels(part: &ExponentStatistics, pool: &ExponentStatistics) -> Vec<i32> {
     let mut groups: Vec<(f64, f64, usize)> = Vec::new();
     for exponent in 0..part.all.len() {
@@ -89,8 +90,8 @@ fn levels(part: &ExponentStatistics, pool: &ExponentStatistics) -> Vec<i32> {
         .collect()
 }
 
-/// First levels of the second, third, ... context, after joining levels until each has enough and
-/// there are few.
+/// First levels of the second, third, ... context. Levels are joined until each context has enough
+/// coded lanes and there are few enough contexts.
 fn merge(levels: Vec<(i32, u64)>) -> Vec<i32> {
     let mut groups = levels;
     while groups.len() > 1 {

@@ -1,4 +1,4 @@
-//! Which context a lane is a member of (SPEC section 7.1), for a stretch of lanes at once.
+//! The contexts that lanes are members of (SPEC section 7.1), for a stretch of lanes at once.
 
 use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, first, padded, select};
 use crate::codec::lane::{Lane, LaneKind};
@@ -8,14 +8,14 @@ use crate::format::segment::MAX_CONTEXTS;
 #[derive(Debug, Clone)]
 pub(crate) struct Contexts<L> {
     kind: LaneKind<L>,
-    /// The key that each context but the last one with members ends before; unused ones are as high
-    /// as can be.
+    /// The key before which each context ends, except the last one with members; unused entries
+    /// have the maximum.
     ends: [u8; MAX_CONTEXTS - 1],
-    /// Contexts that have an end; the one after them is the last with members.
+    /// Number of contexts that have an end; the one after them is the last with members.
     ended: usize,
-    /// The ends, each as 255 less it: what a key has passed comes from one comparison with them.
+    /// 255 minus each end: one comparison with these numbers finds the ends that a key has passed.
     inverted: Block<u8>,
-    /// The magnitudes that contexts end before, where exponents do not fit in a key.
+    /// The magnitudes before which contexts end, if exponents do not fit in a key.
     long: Vec<L>,
 }
 
@@ -31,7 +31,7 @@ impl<L: Lane> Contexts<L> {
             } else {
                 kind.threshold_byte(threshold)
             };
-            // No exponent is as high as that.
+            // No exponent is that high.
             let Some(key) = key else { break };
             *end = key;
             ended += 1;
@@ -70,7 +70,7 @@ impl<L: Lane> Contexts<L> {
             .sum()
     }
 
-    /// The key of each lane of a block. Which kind of keys they are is decided once.
+    /// The key of each lane of a block. The kind of key is decided once for the block.
     #[inline(always)]
     fn keys(&self, block: &Block<L>) -> Block<u8> {
         if self.long.is_empty() {
@@ -101,8 +101,8 @@ impl<L: Lane> Contexts<L> {
         contexts
     }
 
-    /// Finds the members of each context among the lanes of a stretch of the base, which are at
-    /// most [`STRETCH`].
+    /// Finds the members of each context among the lanes of a stretch of the base, at most
+    /// [`STRETCH`] lanes.
     ///
     /// [`STRETCH`]: crate::codec::blocks::STRETCH
     #[inline(always)]
@@ -110,7 +110,7 @@ impl<L: Lane> Contexts<L> {
         let blocks = lanes.len().div_ceil(BLOCK).min(BLOCKS);
         for (keys, lanes) in found.keys.iter_mut().zip(lanes.chunks(BLOCK)) {
             *keys = self.keys(&padded::<L>(lanes));
-            // Lanes that are not there are beyond all contexts.
+            // Missing lanes are beyond all contexts.
             keys[lanes.len()..].fill([u8::MAX]);
         }
         let Members {
@@ -152,7 +152,7 @@ impl<L: Lane> Contexts<L> {
 /// The members of each context in a stretch of lanes.
 pub(crate) struct Members {
     keys: [Block<u8>; BLOCKS],
-    /// The lanes of each context and of those after it. Then those that are not there.
+    /// For each context, its lanes and those of all contexts after it. Then the missing lanes.
     from: [From; MAX_CONTEXTS + 1],
     /// Number of members of each context.
     counts: [u16; MAX_CONTEXTS],
@@ -163,7 +163,7 @@ pub(crate) struct Members {
 /// Lanes of a stretch.
 #[derive(Clone, Copy)]
 struct From {
-    /// In each block.
+    /// The set of lanes in each block.
     sets: [u64; BLOCKS],
     /// Number of members up to the end of each block; 0 where there is no block.
     sums: [u16; BLOCKS],
@@ -229,22 +229,24 @@ impl Members {
     }
 }
 
-/// Goes through the members of a context by their ranks.
+/// A cursor over the members of a context, by their ranks.
 pub(crate) struct MemberCursor<'a> {
     from: &'a From,
     beyond: &'a From,
     absent: usize,
-    /// The block of the member that was found last; before the first one the block before.
+    /// The block of the member that was found last; the last block at the beginning, so that the
+    /// first block follows.
     block: usize,
-    /// Its members, the rank of the first of them, and the rank that the next block begins with.
+    /// The members of that block, the rank of the first of them, and the rank that the next block
+    /// begins with.
     set: u64,
     begin: u16,
     end: u16,
 }
 
 impl MemberCursor<'_> {
-    /// The lane of the member with this rank, which is less than their number, and more than the
-    /// one before.
+    /// Finds the lane of the member with this rank. Ranks must be less than the number of members,
+    /// and ascend from call to call.
     #[inline(always)]
     pub(crate) fn lane(&mut self, rank: u16) -> usize {
         if rank >= self.end {

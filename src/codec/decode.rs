@@ -1,8 +1,8 @@
-//! Decoding a segment: streams to coded lanes, and these into the lanes of a part (SPEC sections 7
-//! and 8).
+//! Decodes a segment: from streams to coded lanes, and from these to the lanes of a part (SPEC
+//! sections 7 and 8).
 //!
-//! Everything that does not need the base is checked when the streams are read; what does, when a
-//! part is applied.
+//! Checks that do not need the base are made when the streams are read; the others, when a part is
+//! applied.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use crate::limits::address;
 use crate::rules::{self, ensure};
 use crate::tensor::Dtype;
 
-/// No escape of a gap takes more bytes: a piece has at most 2^24 lanes.
+/// Maximum bytes of the escape of a gap: a piece has at most 2^24 lanes.
 const GAP_ESCAPE_BYTES: u64 = 4;
 
 /// A decoded segment: for each part and context the coded lanes, as gaps between ranks and as
@@ -35,16 +35,17 @@ pub(crate) struct DecodedSegment<L> {
     offset: u64,
     /// Raw and stored length of each stream.
     pub(crate) streams: Vec<(u64, u64)>,
-    /// Begin of each run, by part and then context, and its length.
+    /// Begin and length of each run, by part and then context.
     runs: Vec<(usize, u32)>,
-    /// For each coded lane the members between it and the one before; empty if positions are dense.
+    /// For each coded lane, the number of members between it and the coded lane before; empty if
+    /// positions are dense.
     gaps: Vec<u32>,
-    /// For each coded lane its new bits or its difference.
+    /// For each coded lane, its new bits or its difference.
     values: Vec<L>,
 }
 
 impl<L: Lane> DecodedSegment<L> {
-    /// Decodes a segment that stands in the file at `offset` and whose checksum matched; steps 8.2
+    /// Decodes a segment that begins at `offset` in the file and whose checksum matched; steps 8.2
     /// to 8.4 of SPEC section 10. `parts` gives dtype and lanes of each part.
     pub(crate) fn new(
         segment: &[u8],
@@ -92,7 +93,7 @@ impl<L: Lane> DecodedSegment<L> {
         Ok(decoded)
     }
 
-    /// Bytes of its lists.
+    /// Size of its lists in memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let counted = size_of_val(&*self.table.counts) + size_of_val(&*self.table.thresholds);
         counted + size_of_val(&*self.runs) + size_of_val(&*self.gaps) + size_of_val(&*self.values)
@@ -113,8 +114,8 @@ impl<L: Lane> DecodedSegment<L> {
         begin
     }
 
-    /// The four position streams: bitmap, gap low, gap high, gap escape. Returns the number of
-    /// coded lanes.
+    /// Reads the four position streams: bitmap, gap low, gap high, gap escape. Returns the number
+    /// of coded lanes.
     fn read_positions(
         &mut self,
         [bitmap, low, high, escape]: &[StoredStream<'_>; 4],
@@ -146,7 +147,7 @@ impl<L: Lane> DecodedSegment<L> {
         let raw_escapes = read_escapes(escape, escaped, GAP_ESCAPE_BYTES)?;
         let mut escapes = escapes::read(&raw_escapes, escape.offset);
 
-        // Bits of bitmaps become gaps too, so that applying a part knows only one form.
+        // Bits of bitmaps become gaps, too, so that parts are applied from a single form.
         let mut coded = self.table.counts.clone();
         let mut gaps = Vec::with_capacity(
             high.len()
@@ -174,7 +175,7 @@ impl<L: Lane> DecodedSegment<L> {
                     }
                 }
                 PositionCoding::Gaps(shift) => {
-                    // Each has a symbol in memory, by R-STR-04.
+                    // The count fits: each gap has a symbol in memory, by R-STR-04.
                     let (mut own, others) = high.split_at(address(per_context[context])?);
                     high = others;
                     let mut begin = gaps.len();
@@ -216,8 +217,8 @@ impl<L: Lane> DecodedSegment<L> {
         Ok(self.set_runs(&coded))
     }
 
-    /// The run of each context in a bit stream; `width` gives the bits per item, 0 for contexts
-    /// without items.
+    /// Takes the run of each context from a bit stream; `width` gives the bits per item, 0 for
+    /// contexts without items.
     fn each_context<'a>(
         &self,
         mut bytes: &'a [u8],
@@ -226,8 +227,8 @@ impl<L: Lane> DecodedSegment<L> {
         width: impl Fn(PositionCoding) -> u8,
     ) -> Result<Vec<&'a [u8]>> {
         let contexts = self.table.positions.iter().zip(counts);
-        // If an item has bits, they are there, so the count fits. If it has none, nothing is taken
-        // for any count.
+        // The bits of all items are in memory, so the count fits. If items have no bits, nothing is
+        // taken, whatever the count.
         let runs = contexts.map(|(position, &count)| {
             take(
                 &mut bytes,
@@ -239,12 +240,12 @@ impl<L: Lane> DecodedSegment<L> {
             .map_err(|error| error.at(stream.offset))
     }
 
-    /// Absolute values and relative planes.
+    /// Reads absolute values or relative planes.
     fn read_planes(&mut self, planes: &[StoredStream<'_>], total: usize) -> Result<()> {
         let relative = self.coding.is_relative();
         for (byte, plane) in (0..).zip(planes) {
             let plane = read_exact(plane, total as u64)?;
-            // Not before: only now it is known that there are that many.
+            // Memory is taken only now, when it is known that there are that many values.
             self.values.resize(total, L::default());
             for (value, &bits) in self.values.iter_mut().zip(&*plane) {
                 *value = *value ^ L::from_u64(u64::from(bits) << (8 * byte));
@@ -275,7 +276,7 @@ impl<L: Lane> DecodedSegment<L> {
         Ok(())
     }
 
-    /// Relative small values: sign, magnitude, magnitude escape.
+    /// Reads relative small values: sign, magnitude, magnitude escape.
     fn read_small(
         &mut self,
         [sign, magnitude, escape]: &[StoredStream<'_>; 3],
@@ -338,7 +339,7 @@ impl<L: Lane> DecodedSegment<L> {
                     .zip(own)
                     .map(|(&symbol, &negative)| signed(symbol.into(), negative)),
             );
-            // Then the few that are more than their symbol, or may be too much.
+            // Then the few that exceed their symbol, or may be too large.
             for (place, &symbol) in run.iter().enumerate() {
                 if symbol < greatest && u64::from(symbol) < most {
                     continue;
@@ -369,9 +370,9 @@ impl<L: Lane> DecodedSegment<L> {
         })
     }
 
-    /// The coded lanes of a part and their values, if positions do not depend on the base: with one
-    /// context. Lanes are ascending numbers in the piece; `None` if they are all there are. The
-    /// values are new bits or differences, as the segment's coding says.
+    /// The coded lanes of a part and their values, if positions do not depend on the base, that is,
+    /// with one context. Lanes are ascending numbers in the piece; `None` if all lanes are coded.
+    /// The values are new bits or differences, as the segment's coding says.
     pub(crate) fn patches(&self, part: usize) -> Result<(Option<Vec<u32>>, &[L])> {
         let Some(run) = self.runs(part).next().filter(|_| self.table.contexts == 1) else {
             return Err(Error::usage(
@@ -384,7 +385,7 @@ impl<L: Lane> DecodedSegment<L> {
             next = lane + 1;
             lane
         };
-        // The ranks have been found to be below the number of lanes.
+        // The ranks have been checked to be below the number of lanes.
         let lanes = self
             .coding
             .is_sparse()
@@ -442,13 +443,13 @@ impl<L: Lane> DecodedSegment<L> {
         })
     }
 
-    /// Coded lanes of part number `part`.
+    /// Number of coded lanes of part number `part`.
     pub(crate) fn coded(&self, part: usize) -> u64 {
         self.runs(part).map(|run| run.values.len() as u64).sum()
     }
 }
 
-/// The coded lanes of one part and context that are still to be dealt with.
+/// The remaining coded lanes of one part and context.
 #[derive(Debug, Clone, Copy)]
 struct CodedRun<'a, L> {
     /// Empty where positions are dense.
@@ -482,7 +483,7 @@ pub(crate) struct PartPatch<'a, L> {
     kind: LaneKind<L>,
     contexts: Contexts<L>,
     runs: [CodedRun<'a, L>; MAX_CONTEXTS],
-    /// Members of each context that have been passed.
+    /// Number of members of each context that have been passed.
     members: [u64; MAX_CONTEXTS],
     /// Number of lanes of each context to skip before the next coded one; a huge number if no coded
     /// lane is left.
@@ -491,11 +492,11 @@ pub(crate) struct PartPatch<'a, L> {
 
 /// Changes of lanes of any width.
 pub(crate) trait PartChanges {
-    /// Changes the stretch that follows the one before; it holds the lanes that the tensor starts
-    /// from. All but the last are whole blocks.
+    /// Changes the next stretch, which holds the lanes that the tensor starts from. All stretches
+    /// but the last must have whole blocks.
     fn apply(&mut self, bytes: &mut [u8]);
 
-    /// After the last stretch: whether the part fits the lanes; step 8.5 of SPEC section 10.
+    /// Checks after the last stretch that the part fits the lanes; step 8.5 of SPEC section 10.
     fn finish(&self) -> Result<()>;
 }
 
@@ -543,7 +544,8 @@ impl<L: Lane> PartChanges for PartPatch<'_, L> {
             members,
             ..
         } = self;
-        // With one context all lanes are members, which the table has been compared with.
+        // With one context all lanes are members, and the table has been compared with their
+        // number.
         if decoded.table.contexts == 1 {
             return Ok(());
         }
@@ -567,7 +569,7 @@ impl<L: Lane> PartChanges for PartPatch<'_, L> {
     }
 }
 
-/// Changes the coded lanes of a stretch, where there are several contexts.
+/// Changes the coded lanes of a stretch, if there are several contexts.
 struct Apply<'a, 'b, L: Lane> {
     lanes: &'a mut [L::Bytes],
     changes: &'a mut PartPatch<'b, L>,
@@ -608,7 +610,7 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
         }
         let mut found = Members::new();
         for stretch in lanes.chunks_mut(STRETCH) {
-            // Contexts follow from the base's lanes, which change here.
+            // Contexts are found first, because they depend on the base's lanes, which change here.
             contexts.find(compare, stretch, &mut found);
             for context in 0..decoded.table.contexts {
                 let count = u64::from(found.count(context));
@@ -622,7 +624,7 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
                 while rank < count
                     && let ([_, other_gaps @ ..], [value, other_values @ ..]) = (gaps, values)
                 {
-                    // It is below the number of lanes of a stretch, which is a `u16`.
+                    // The rank is below the number of lanes of a stretch, which fits in a `u16`.
                     let lane = own.lane(u16::try_from(rank).unwrap_or(0));
                     change(kind, true, &mut stretch[lane], *value);
                     (gaps, values) = (other_gaps, other_values);
@@ -648,7 +650,7 @@ fn change<L: Lane>(kind: LaneKind<L>, relative: bool, lane: &mut L::Bytes, value
     .store();
 }
 
-/// R-STR-04: the raw length is the one that the coding requires.
+/// Decodes a stream, whose raw length must be the one that the coding requires (R-STR-04).
 fn read_exact<'a>(stream: &StoredStream<'a>, raw_length: u64) -> Result<Cow<'a, [u8]>> {
     ensure(stream.raw_length == raw_length, &rules::STR_04, || {
         format!(
@@ -660,8 +662,8 @@ fn read_exact<'a>(stream: &StoredStream<'a>, raw_length: u64) -> Result<Cow<'a, 
     stream.decode()
 }
 
-/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked. None of them
-/// takes more than `longest` bytes.
+/// Checks R-LIM-03, then decodes an escape stream and checks its varints. None of them takes more
+/// than `longest` bytes.
 fn read_escapes<'a>(
     stream: &StoredStream<'a>,
     escaped: usize,

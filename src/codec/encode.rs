@@ -1,6 +1,6 @@
 //! Encoding: the changes of a few pieces of one dtype become segments (SPEC sections 7 and 8).
 //!
-//! A sample of each piece says which method is the cheapest (`sample.rs`); then each piece is read
+//! A sample of each piece shows which method is the cheapest (`sample.rs`); then each piece is read
 //! once (`sort.rs`). Pieces with the same method share a segment.
 
 use crate::codec::bits::{pack, pack_symbols, packed_bytes};
@@ -41,8 +41,8 @@ fn place((positions, is_relative): Method) -> usize {
     2 * usize::from(!is_relative) + usize::from(positions == Positions::Dense)
 }
 
-/// Encodes pieces of one dtype. Each piece is shown to a sink of its own, which `sink` makes when
-/// its turn comes; also returns what these have seen.
+/// Encodes pieces of one dtype. `sink` makes a sink for each piece, to which the piece is shown.
+/// Also returns the facts that the sinks have gathered.
 pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
     dtype: Dtype,
     pieces: &'a [PieceInput<'a>],
@@ -76,23 +76,24 @@ struct Samples<'a, L: Lane> {
     kind: LaneKind<L>,
     pieces: &'a [PieceInput<'a>],
     profile: Profile,
-    /// The coding of each piece; `None` if it is chosen when the piece is read.
+    /// The method of each piece; `None` if it is chosen when the piece is read.
     plans: Vec<Option<PieceMethod>>,
     small: Rates,
 }
 
-/// The input of a segment: the sorted lanes of its pieces, and the thresholds that these are coded
+/// The input of a segment: the sorted lanes of its pieces, and the thresholds that they are coded
 /// with.
 struct Draft<L> {
     sorted: Bucket<L>,
-    /// The thresholds of those pieces that have their own, in order, and of the others.
+    /// The thresholds of the pieces that have their own, in order; then the thresholds of all
+    /// others.
     own: std::vec::IntoIter<Vec<u16>>,
     shared: Vec<u16>,
 }
 
 impl<'a, L: Lane> Samples<'a, L> {
-    /// Sorts the lanes of the pieces by method, and encodes them. Also returns what the sinks have
-    /// seen.
+    /// Sorts the lanes of the pieces by method, and encodes them. Also returns the facts that the
+    /// sinks have gathered.
     fn encode<S: PieceSink>(
         &self,
         found: &mut Scratchpad,
@@ -106,7 +107,7 @@ impl<'a, L: Lane> Samples<'a, L> {
         let mut close = |open: &mut Draft<L>, changed: &[u64]| {
             let next = Bucket::new(open.sorted.method, open.sorted.contexts.len());
             let mut done = std::mem::replace(&mut open.sorted, next);
-            // The sample of a large piece does not tell that nothing changes.
+            // The sample of a large piece cannot show that nothing changes.
             if done.method.0 == Positions::Sparse {
                 done.leave_out(|piece| changed[piece] == 0);
             }
@@ -165,7 +166,7 @@ impl<'a, L: Lane> Samples<'a, L> {
         }
     }
 
-    /// Adds the piece with this number; returns how many of its lanes change.
+    /// Adds the piece with this number; returns the number of its lanes that change.
     fn add(
         &self,
         open: &mut Draft<L>,
@@ -260,7 +261,7 @@ fn encode_segment<L: Lane>(
         widths,
     };
     streams.push(&[table.to_bytes()], Effort::Text)?;
-    // The table comes first, and is known last.
+    // The table comes first in the segment, but is known last.
     streams.all.rotate_right(1);
     Ok(EncodedSegment {
         coding,
@@ -269,7 +270,7 @@ fn encode_segment<L: Lane>(
     })
 }
 
-/// Whether the differences are to have the small coding.
+/// Whether the small coding is the better one for the differences.
 fn prefers_small<L: Lane>(contexts: &[CodedContext<L>]) -> bool {
     let values = || contexts.iter().flat_map(|context| &context.values);
     let long = values().filter(|&&value| absolute(value) > 255).count();
@@ -307,7 +308,7 @@ fn encode_positions<L: Lane>(
             .map(|&members| u64::from(members))
             .sum();
         let coded = context.gaps.len() as u64;
-        // Outside this range of densities the shorter of the two is known.
+        // Outside this range of densities, it is known which of the two is shorter.
         let mut bitmap = (coded > 0 && coded * 8 >= members).then(|| bitmap(context));
         let split = (coded == 0 || coded * 3 < members).then(|| SplitGaps::best(&context.gaps));
         if let (Some(bits), Some((_, gaps))) = (&bitmap, &split) {
@@ -348,16 +349,16 @@ pub(super) struct SplitGaps {
 
 impl SplitGaps {
     /// Splits by the shift with the shortest estimate, among the shifts that bring the mean gap to
-    /// between 32 and 256. Geometric gaps would make them equal, but real ones are a mixture, whose
-    /// short gaps no low bits should pay for.
+    /// between 32 and 256. With geometric gaps, these shifts would be equally good. Real gaps are a
+    /// mixture, in which short gaps should not pay for low bits.
     fn best(gaps: &[u32]) -> (u8, Self) {
         let total: u64 = gaps.iter().map(|&gap| u64::from(gap)).sum();
-        // Without gaps any shift is as good; what is below 32 has the logarithm 0.
+        // Without gaps, any shift is as good as another. A mean below 32 has the logarithm 0.
         let mean = total.checked_div(gaps.len() as u64).unwrap_or(0);
         let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0))
             .unwrap_or(MAX_SHIFT)
             .min(MAX_SHIFT);
-        // Some thousands tell as well as all.
+        // A few thousand gaps are as good a sample as all.
         let sample: Vec<u32> = gaps.iter().step_by(gaps.len() >> 12 | 1).copied().collect();
         let mut best = (f64::INFINITY, 0);
         for shift in most.saturating_sub(2)..=most {
@@ -433,7 +434,7 @@ fn encode_small<L: Lane>(
             .collect();
         signs.push(pack_symbols(&negative, 1));
         let less_one = |&value: &L| absolute(value) - 1;
-        // A value that does not fit a byte is escaped, whatever the width.
+        // A value that does not fit in a byte is escaped, whatever the width.
         let symbols: Vec<u8> = context
             .values
             .iter()
@@ -460,7 +461,7 @@ fn encode_small<L: Lane>(
     Ok(widths)
 }
 
-/// The bytes of the escapes of all symbols from the greatest one on.
+/// Counts the bytes of the escapes of all symbols from the greatest one on.
 fn escape_bytes(symbols: &ByteHistogram, greatest: u8) -> ByteHistogram {
     let mut bytes = ByteHistogram::new();
     let mut varint = Vec::new();
@@ -474,8 +475,8 @@ fn escape_bytes(symbols: &ByteHistogram, greatest: u8) -> ByteHistogram {
     bytes
 }
 
-/// The width of symbols that is estimated to be shortest, and the symbols packed with it. Escapes
-/// of an `only` context fill their stream, so that they are compressed, too.
+/// The symbol width with the shortest estimate, and the symbols packed with it. If the context is
+/// the `only` one, its escapes fill their stream, so their compressed size is estimated.
 fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
     let mut counts = ByteHistogram::new();
     counts.extend(&symbols);
@@ -488,7 +489,7 @@ fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
         } else {
             8.0 * float(escapes.total())
         };
-        // Narrower symbols have more of them.
+        // Narrower symbols have even more escapes.
         if escape_bits > best.0 {
             break;
         }

@@ -1,4 +1,4 @@
-//! Single kernels for `crates/deltachain-bench`, behind the feature `kernels`; no part of the
+//! Single kernels for `crates/deltachain-bench`, behind the feature `kernels`; not part of the
 //! library's interface.
 
 use crate::codec::blocks::{Compare, STRETCH, Work, dispatch};
@@ -13,7 +13,7 @@ use crate::format::segment::MAX_CONTEXTS;
 use crate::format::stream::Compressor;
 use crate::tensor::Dtype;
 
-/// Finds the BF16 elements that differ; returns how many there are.
+/// Finds the BF16 elements that differ; returns their number.
 pub fn compare(base: &[u8], target: &[u8]) -> u64 {
     dispatch(DifferingLanes(u16::chunks(base), u16::chunks(target)))
 }
@@ -59,7 +59,7 @@ impl Work for Count<'_> {
     }
 }
 
-/// Encodes one piece: coding and bytes of its segments.
+/// Encodes one piece; returns coding and bytes of each of its segments.
 ///
 /// # Errors
 /// The errors of the encoder.
@@ -83,7 +83,7 @@ pub fn encode(
         .collect())
 }
 
-/// Decodes a segment of one direct part to positions and values; returns how many there are.
+/// Decodes a segment of one direct part to positions and values; returns the number of values.
 ///
 /// # Errors
 /// The errors of the decoder.

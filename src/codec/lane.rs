@@ -31,7 +31,7 @@ pub(crate) trait Lane:
     fn rotate_right(self) -> Self;
     fn wrapping_add(self, other: Self) -> Self;
     fn wrapping_sub(self, other: Self) -> Self;
-    /// Whether the top bit is set: the sign, of a float or of a two's-complement difference.
+    /// Whether the top bit is set: the sign of a float or of a two's-complement difference.
     fn is_negative(self) -> bool;
 }
 
@@ -150,7 +150,8 @@ impl<L: Lane> LaneKind<L> {
         }
     }
 
-    /// The lane without its sign; order-preserving in the exponent field, which is its top.
+    /// The lane without its sign. The exponent field is in its highest bits, so a larger exponent
+    /// gives a larger magnitude.
     #[inline]
     pub(crate) fn magnitude(&self, lane: L) -> L {
         lane & self.magnitude_mask
@@ -176,21 +177,21 @@ impl<L: Lane> LaneKind<L> {
         self.exponent_bits() > 8
     }
 
-    /// The first byte of the lane without its sign: the exponent, or the exponent and what follows
-    /// if it is shorter.
+    /// The highest byte of the lane without its sign: the exponent, with the bits after it if it is
+    /// shorter than a byte.
     #[inline]
     pub(crate) fn exponent_byte(&self, lane: L) -> u8 {
         let magnitude = self.magnitude(lane);
         magnitude.wrapping_add(magnitude).byte(size_of::<L>() - 1)
     }
 
-    /// The least such byte of lanes whose exponent field is at least `threshold`; `None` if there
-    /// are no such lanes.
+    /// The least [`exponent_byte`](Self::exponent_byte) of lanes whose exponent field is at least
+    /// `threshold`; `None` if there are no such lanes.
     pub(crate) fn threshold_byte(&self, threshold: u16) -> Option<u8> {
         u8::try_from(u32::from(threshold) << 8_u32.saturating_sub(self.exponent_bits())).ok()
     }
 
-    /// SPEC section 8.3; its own inverse.
+    /// The key of SPEC section 8.3; the function is its own inverse.
     #[inline]
     pub(crate) fn key(&self, lane: L) -> L {
         if self.sign_magnitude && lane.is_negative() {
@@ -212,7 +213,7 @@ impl<L: Lane> LaneKind<L> {
         self.key(self.key(old).wrapping_add(difference))
     }
 
-    /// SPEC section 8.2: what goes to the planes.
+    /// The bits that are split into planes (SPEC section 8.2).
     #[inline]
     pub(crate) fn to_planes(self, lane: L) -> L {
         if self.sign_magnitude {
@@ -232,7 +233,7 @@ impl<L: Lane> LaneKind<L> {
     }
 }
 
-/// SPEC section 8.4: signed differences as unsigned numbers, small ones first.
+/// Maps signed differences to unsigned numbers, small ones first (SPEC section 8.4).
 #[inline]
 pub(crate) fn zigzag<L: Lane>(difference: L) -> L {
     let doubled = difference.wrapping_add(difference);
@@ -253,7 +254,7 @@ pub(crate) fn unzigzag<L: Lane>(zigzag: L) -> L {
     })
 }
 
-/// Absolute value of a signed difference; that of the least one is 2^(W-1).
+/// Absolute value of a signed difference; for the least difference, 2^(W-1).
 #[inline]
 pub(crate) fn absolute<L: Lane>(difference: L) -> u64 {
     if difference.is_negative() {

@@ -1,4 +1,4 @@
-//! Kernels: lanes in, streams out, and back. They know nothing of files, names or states.
+//! Kernels: lanes in, streams out, and back. They know nothing about files, names or states.
 
 #![allow(
     clippy::inline_always,

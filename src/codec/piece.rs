@@ -1,10 +1,10 @@
-//! A piece to code, and the ways to code it.
+//! A piece to encode, and the methods to encode it.
 
 use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, padded};
 use crate::codec::lane::Lane;
 use crate::format::coding::Positions;
 
-/// Shape of a link: how it may code values, and so what it takes to apply it.
+/// Profile of a link: how it may code values, and so what readers need to apply it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
     /// The smallest file: differences, in contexts. Applying it needs all of the base.
@@ -13,15 +13,15 @@ pub enum Profile {
     /// For readers that change memory in place (SPEC section 24.5): differences of the lanes that
     /// change, or new values of all lanes of a piece where these are shorter. Applying it needs the
     /// old values of the lanes that change and nothing else. About 1.4 times the size of compact
-    /// and half that of direct. Tensors that are new, or have another dtype or length than in the
-    /// base, have their values as in any other link; a reader in place refuses them.
+    /// and half that of direct. The values of tensors that are new, or have another dtype or length
+    /// than in the base, are coded as in any other link; a reader in place refuses them.
     Local,
     /// New values only: every part decodes to (index, value) pairs without the base.
     Direct,
 }
 
 impl Profile {
-    /// `compact`, `local` or `direct`.
+    /// The name: `compact`, `local` or `direct`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Compact => "compact",
@@ -33,30 +33,31 @@ impl Profile {
 
 /// A piece to encode: its bytes in base and target, of equal length.
 pub(crate) struct PieceInput<'a> {
-    /// `None` where the tensor starts from zeros.
+    /// `None` if the tensor starts from zeros.
     pub(crate) base: Option<&'a [u8]>,
     pub(crate) target: &'a [u8],
     /// Only the changed lanes are known; the others must not be coded.
     pub(crate) sparse: bool,
 }
 
-/// Looks at a piece while it is compared: its stretches are shown while they are in the cache.
+/// An observer of a piece while it is compared: it sees each stretch while that is in the cache.
 pub(crate) trait PieceSink {
     /// The facts about the piece that the sink has gathered in the end.
     type Seen;
 
-    /// The lanes that change in the next stretch of the piece, by their places in it. Not called if
-    /// none does in the piece.
+    /// Called with the lanes that change in the next stretch of the piece, by their places in it.
+    /// Not called if no lane of the piece changes.
     fn changed(&mut self, target: &[u8], lanes: &[u16]);
 
-    /// The next stretches of the piece, whole lanes of base, if it has one, and target.
+    /// Called with the next stretches of the piece: whole lanes of the base, if there is one, and
+    /// of the target.
     fn passed(&mut self, base: Option<&[u8]>, target: &[u8]);
 
-    /// All stretches have been shown; this many lanes of the piece change.
+    /// Called after all stretches, with the number of lanes of the piece that change.
     fn end(self, changed: u64) -> Self::Seen;
 }
 
-/// Nothing but how many lanes change.
+/// Counts the lanes that change, and nothing else.
 impl PieceSink for () {
     type Seen = u64;
 
@@ -72,7 +73,7 @@ impl PieceSink for () {
 /// The coding of a piece: its positions, and true if its values are relative.
 pub(super) type Method = (Positions, bool);
 
-/// Whether the small coding is the shorter one for `all` differences, if `long` of them do not fit
+/// Whether the small coding is the shorter one for `all` differences, of which `long` do not fit in
 /// a byte, its widest symbol.
 pub(super) fn are_small(long: u64, all: u64) -> bool {
     long * 16 <= all

@@ -13,14 +13,14 @@ use crate::codec::statistics::{
 use crate::format::coding::Positions;
 
 /// Number of lanes sampled in one turn, if the pieces have at least twice as many. They are spread
-/// over all lanes: each turn takes every n-th stretch (or small piece), n being the number of
-/// turns, and the next turn the stretches beside these.
+/// over all lanes: each turn takes every n-th stretch (or small piece), where n is the number of
+/// turns, and the next turn takes the stretches after these.
 const TURN: usize = 1 << 16;
 
 /// The number of turns is odd, so that a turn does not always meet the same columns of a matrix.
 const MOST_TURNS: usize = 17;
 
-/// After this many changes there are no more turns.
+/// The sample ends after the turn in which this many changes have been found.
 const ENOUGH: u64 = 2048;
 
 /// The chosen coding of a piece.
@@ -31,16 +31,16 @@ pub(super) struct PieceMethod {
     pub(super) rates: Option<ExponentStatistics>,
 }
 
-/// A part of what there is.
+/// The fraction of the lanes that was sampled.
 struct Fraction {
     turns: usize,
     all: usize,
 }
 
 impl Fraction {
-    /// Looks at some of these lanes, in turns, until there are enough changes; at a quarter of the
-    /// lanes at most, if there are many. `look` gets the number of a turn, and how many turns would
-    /// see all lanes; it returns how many changes it has seen.
+    /// Samples some of these lanes, in turns, until there are enough changes; if there are many
+    /// lanes, at most a quarter of them. `look` gets the number of a turn, and the number of turns
+    /// that would see all lanes; it returns the number of changes that it has seen.
     fn seen(lanes: usize, mut look: impl FnMut(usize, usize) -> u64) -> Self {
         let all = ((lanes / TURN) | 1).min(MOST_TURNS);
         let (mut turns, mut changes) = (0, 0);
@@ -51,7 +51,7 @@ impl Fraction {
         Self { turns, all }
     }
 
-    /// Makes counts of this share estimates of all.
+    /// Scales counts of this fraction to estimates for all lanes.
     fn scale<'a>(&self, counts: impl IntoIterator<Item = &'a mut u64>) {
         for count in counts {
             *count = *count * self.all as u64 / self.turns as u64;
@@ -59,15 +59,15 @@ impl Fraction {
     }
 }
 
-/// Rates of change by exponent of lanes in small pieces coded as differences: at sparse positions,
-/// and overall.
+/// Rates of change by exponent, of lanes in small pieces that are coded as differences: with sparse
+/// positions and with dense ones.
 pub(super) struct Rates {
     pub(super) sparse: ExponentStatistics,
     pub(super) dense: ExponentStatistics,
 }
 
 impl Rates {
-    /// Estimated from some of the small ones among these pieces.
+    /// Estimates the rates from some of the small pieces among these.
     pub(super) fn of_small<L: Lane>(
         kind: LaneKind<L>,
         pieces: &[PieceInput<'_>],
@@ -101,7 +101,7 @@ impl Rates {
         rates
     }
 
-    /// Adds a small piece; returns how many of its lanes change.
+    /// Adds a small piece; returns the number of its lanes that change.
     fn add<L: Lane>(&mut self, lanes: &PieceLanes<'_, L>, places: &mut LanePlaces) -> u64 {
         let rates = match lanes.method(places) {
             Some((Positions::Sparse, true)) => &mut self.sparse,
@@ -116,23 +116,23 @@ fn no_rates<L: Lane>(kind: LaneKind<L>) -> ExponentStatistics {
     ExponentStatistics::new(1 << kind.exponent_bits())
 }
 
-/// The lanes of a piece, and the facts that are known without looking at them.
+/// The lanes of a piece, and the facts that are known without reading them.
 pub(super) struct PieceLanes<'a, L: Lane> {
     kind: LaneKind<L>,
     base: Option<&'a [L::Bytes]>,
     target: &'a [L::Bytes],
     /// Values may be relative.
     is_relative: bool,
-    /// Lanes that are not coded must not be needed: no contexts, no dense differences. So there is
-    /// no sample: positions are sparse until all lanes have been seen.
+    /// Lanes that are not coded must not be needed: there are no contexts and no dense differences.
+    /// So no sample is taken: positions are sparse until all lanes have been read.
     pub(super) is_local: bool,
     /// Only the changed lanes are known.
     is_sparse: bool,
 }
 
-/// The counts that a sample of a piece has given.
+/// Counts from a sample of a piece.
 struct Sample {
-    /// Lanes that change, about.
+    /// Approximate number of lanes that change.
     changed: u64,
     /// True if the sample is the whole piece.
     is_whole: bool,
@@ -141,8 +141,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Estimated bits of the differences of changed lanes: signs, leading bits as entropy, the bits
-    /// below as they are.
+    /// Estimated bits of the differences of changed lanes: the signs, the entropy of the lengths,
+    /// and all bits below the leading ones.
     fn difference_bits<L: Lane>(&self) -> f64 {
         let lengths = &self.lengths[..=L::BITS as usize];
         let below = lengths
@@ -173,20 +173,20 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         }
     }
 
-    /// Whether they are too few for rates of their own.
+    /// Whether there are too few lanes for rates of their own.
     pub(super) fn are_few(&self) -> bool {
         self.target.len() < OWN_RATES_FROM
     }
 
-    /// The cheapest method, as far as a sample tells. `None` if all lanes were compared and no lane
+    /// The cheapest method according to a sample. `None` if all lanes were compared and no lane
     /// changes.
     pub(super) fn method(&self, places: &mut LanePlaces) -> Option<Method> {
         let bits = |lanes: &Self, sample: &Sample| {
             let position_bits = subset_bits(sample.changed, lanes.target.len() as u64);
             (position_bits, position_bits + sample.difference_bits::<L>())
         };
-        // If the first of them cost at most half of what dense positions do, the others need not be
-        // estimated.
+        // If the first lanes cost at most half as much as with dense positions, the others need not
+        // be sampled.
         if let Some(target) = self
             .target
             .get(..STRETCH)
@@ -204,14 +204,15 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         }
         let sample = self.sample(None, places);
         let (position_bits, all_bits) = bits(self, &sample);
-        // Positions cost less where rates differ, which only matters if there are many.
+        // Positions cost less if the rates of exponents differ, which matters only if there are
+        // many positions.
         if self.is_relative && all_bits >= float(self.target.len() as u64) {
             return self.plan(places).method;
         }
         self.cheapest(&sample, position_bits)
     }
 
-    /// The same with the rates of change.
+    /// The cheapest method, with the rates of change.
     pub(super) fn plan(&self, places: &mut LanePlaces) -> PieceMethod {
         if self.is_local {
             return PieceMethod {
@@ -234,12 +235,12 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         }
     }
 
-    /// Whether all new bits are shorter than these differences, which are those of all lanes that
-    /// change.
+    /// Whether the new bits of all lanes are shorter than these differences, which are those of all
+    /// lanes that change.
     pub(super) fn are_shorter_dense(&self, differences: &[L]) -> bool {
         let (changed, lanes) = (differences.len() as u64, self.target.len() as u64);
-        // Positions and differences of so few take less than a bit for each lane, however long they
-        // are.
+        // Positions and differences of so few lanes take less than a bit per lane of the piece,
+        // however long they are.
         if 128 * changed < lanes {
             return false;
         }
@@ -255,7 +256,7 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         self.cheapest(&sample, subset_bits(changed, lanes)) == Some((Positions::Dense, false))
     }
 
-    /// Looks at some lanes; adds to `rates` if there are any.
+    /// Samples some lanes, and adds their rates to `rates` if given.
     fn sample(
         &self,
         mut rates: Option<&mut ExponentStatistics>,
@@ -286,7 +287,7 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         sample
     }
 
-    /// The cheapest method. `position_bits` tell which lanes change.
+    /// The cheapest method. `position_bits` is the cost of the positions of changed lanes.
     fn cheapest(&self, sample: &Sample, position_bits: f64) -> Option<Method> {
         let relative = self.is_relative;
         let changed = sample.changed;
@@ -297,8 +298,8 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
             return Some((Positions::Sparse, relative));
         }
         let lanes = self.target.len() as u64;
-        // A dense lane costs at least one bit, new bits more. Only then is it worth measuring the
-        // real cost.
+        // A dense lane costs at least one bit, and new bits cost more. The real cost is estimated
+        // only if sparse positions cost more than that.
         let short = position_bits + sample.difference_bits::<L>();
         let is_short = if relative {
             short < float(lanes)
@@ -315,7 +316,7 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         };
         // Dense differences are not local.
         let dense = self.plane_bits(relative && !self.is_local, false) * float(lanes);
-        // Dense lanes are applied faster, which is worth a hundredth.
+        // Dense lanes are applied faster, which is worth one percent.
         if 1.01 * sparse < dense {
             return Some((Positions::Sparse, relative));
         }
@@ -328,8 +329,8 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
     /// Estimated bits of a lane's value as byte planes, of all lanes or only of those that change.
     fn plane_bits(&self, relative: bool, of_changed: bool) -> f64 {
         let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-        // Some thousands of lanes are enough. The number of their blocks is odd, like that of
-        // turns.
+        // A few thousand lanes are enough. The distance between their blocks is odd, for the same
+        // reason as the number of turns.
         let stride = self.target.len() >> 14 | 1;
         for (number, block) in self.target.chunks(BLOCK).enumerate().step_by(stride) {
             for (offset, &new) in block.iter().enumerate() {
@@ -355,7 +356,7 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
     }
 }
 
-/// Looks at the stretches of one turn.
+/// Samples the stretches of one turn.
 struct Sampler<'a, L: Lane> {
     lanes: &'a PieceLanes<'a, L>,
     turn: usize,
@@ -408,8 +409,8 @@ impl<L: Lane> Work for Sampler<'_, L> {
             }
         }
         if let (Some(rates), Some(base)) = (rates, base.filter(|_| is_relative)) {
-            // Everything but whether a lane changes is counted on every n-th block only: 2^16 lanes
-            // say enough. Odd, for the same reason as the number of turns.
+            // The exponents of all lanes are counted in every n-th block only: 2^16 lanes are
+            // enough.
             let stride = (target.len() >> 16 | 1).div_ceil(turns);
             let stretches = base
                 .chunks(STRETCH)
@@ -427,7 +428,7 @@ impl<L: Lane> Work for Sampler<'_, L> {
     }
 }
 
-/// Counts the exponents of these blocks. Each lane counts as often as its weight says.
+/// Counts the exponents of these blocks. Each lane counts `each` times.
 #[inline(always)]
 fn count_exponents<'a, L: Lane>(
     kind: LaneKind<L>,

@@ -1,5 +1,4 @@
-//! The pass over a piece: finds the lanes that change, and sorts those that are coded into
-//! contexts.
+//! The pass over a piece: finds the lanes that change, and sorts the coded lanes into contexts.
 
 use crate::codec::blocks::{BLOCK, Compare, LanePlaces, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
@@ -8,7 +7,8 @@ use crate::codec::piece::{Method, PieceInput, PieceSink, differing, old_block};
 use crate::format::coding::Positions;
 use crate::format::segment::MAX_CONTEXTS;
 
-/// Bytes of the target that are sorted before the sink is shown them. Whole stretches.
+/// Bytes of the target that are sorted before they are shown to the sink; a whole number of
+/// stretches.
 const PASSED_BYTES: usize = 1 << 16;
 
 /// The coded lanes of a segment, by context and then in order of parts and lanes.
@@ -62,8 +62,8 @@ impl<L: Lane> Bucket<L> {
         }
     }
 
-    /// Sorts the lanes of a piece, which has this number, as one more part, and shows them to
-    /// `sink`; returns how many change.
+    /// Sorts the lanes of the piece with this number, as one more part, and shows them to `sink`;
+    /// returns the number of lanes that change.
     pub(super) fn add(
         &mut self,
         kind: LaneKind<L>,
@@ -106,7 +106,7 @@ impl<L: Lane> Bucket<L> {
         for ((context, members), before) in self.contexts.iter_mut().zip(members).zip(coded_before)
         {
             context.members.push(members);
-            // At most 2^24, as many as a piece has lanes.
+            // At most 2^24, the maximum number of lanes of a piece.
             context
                 .coded
                 .push(u32::try_from(context.values.len() - before).unwrap_or(u32::MAX));
@@ -124,7 +124,7 @@ impl<L: Lane> Bucket<L> {
         &values[values.len() - coded.last().map_or(0, |&coded| coded as usize)..]
     }
 
-    /// Takes the piece that was added last out again. It has one context and sparse positions.
+    /// Removes the piece that was added last. It has one context and sparse positions.
     pub(super) fn take_back(&mut self) {
         self.pieces.pop();
         for CodedContext {
@@ -141,7 +141,7 @@ impl<L: Lane> Bucket<L> {
         }
     }
 
-    /// Coded lanes of all pieces.
+    /// Number of coded lanes of all pieces.
     pub(super) fn coded(&self) -> usize {
         self.contexts
             .iter()
@@ -149,7 +149,7 @@ impl<L: Lane> Bucket<L> {
             .sum()
     }
 
-    /// Leaves out the pieces that need no part, having no coded lanes.
+    /// Removes the pieces that need no part because they have no coded lanes.
     pub(super) fn leave_out(&mut self, is_needless: impl Fn(usize) -> bool) {
         let needed: Vec<bool> = self
             .pieces
@@ -165,7 +165,7 @@ impl<L: Lane> Bucket<L> {
     }
 }
 
-/// Keeps the items of some pieces. Every piece has `each` items.
+/// Keeps the items of the pieces in `kept`. Every piece has `each` items.
 fn keep<T>(items: &mut Vec<T>, each: usize, kept: &[bool]) {
     let mut kept = kept.iter().flat_map(|kept| std::iter::repeat_n(kept, each));
     items.retain(|_| kept.next() == Some(&true));
@@ -177,7 +177,7 @@ struct SortState {
     changed: u64,
     /// Members of each context.
     members: [u32; MAX_CONTEXTS],
-    /// The rank that follows the last coded lane.
+    /// The rank after the last coded lane of each context.
     next: [u32; MAX_CONTEXTS],
 }
 
@@ -273,7 +273,7 @@ impl<L: Lane, S: PieceSink> Work for Sort<'_, L, S> {
                 }
             }
             if has_one {
-                // A few thousand lanes.
+                // A stretch has a few thousand lanes.
                 members[0] += u32::try_from(target.len()).unwrap_or(0);
             } else {
                 members

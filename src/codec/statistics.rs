@@ -8,8 +8,8 @@
     reason = "estimates of sizes; counts stay far below 2^53"
 )]
 
-/// Counts of byte values, in several tables that take turns: a processor cannot add at once to a
-/// place that it has just written.
+/// Counts of byte values, in several tables that take turns: a processor must wait before it can
+/// add to a place that it has just written.
 #[derive(Clone)]
 pub(crate) struct ByteHistogram([[u32; 256]; 4]);
 
@@ -57,7 +57,8 @@ impl ByteHistogram {
         (entropy_bits(counts.into_iter()) / total as f64).max(1.0)
     }
 
-    /// Bits of these bytes as a stream, which has a table of its codes if that makes it shorter.
+    /// Bits of these bytes as a stream, which is compressed with a table of codes if that is
+    /// shorter.
     pub(crate) fn stream_bits(&self) -> f64 {
         let (length, codes) = (
             float(self.total()),
@@ -68,7 +69,7 @@ impl ByteHistogram {
     }
 }
 
-/// About what a table of codes takes, and what each of them adds.
+/// Approximate bits of a table of codes, and of each code in it.
 const TABLE_BITS: u64 = 64;
 const CODE_BITS: u64 = 4;
 
@@ -95,7 +96,7 @@ pub(crate) fn entropy_bits(counts: impl Iterator<Item = u64> + Clone) -> f64 {
     total_bits - counts.map(of).sum::<f64>()
 }
 
-/// Bits to say which `chosen` of `all` lanes are meant.
+/// Bits that select `chosen` of `all` lanes.
 pub(crate) fn subset_bits(chosen: u64, all: u64) -> f64 {
     entropy_bits([chosen, all.saturating_sub(chosen)].into_iter())
 }
@@ -168,8 +169,9 @@ impl ExponentStatistics {
         if changed == 0 {
             return 0.0;
         }
-        // Two to the mean logarithm, linear between powers; the mean is below 64. A mean of
-        // logarithms, not of differences, because single lanes that change sign are far away.
+        // Two to the mean logarithm, linear between powers; the mean is below 64. The mean is of
+        // logarithms, not of differences, because single lanes that change sign have huge
+        // differences.
         let whole = self.logarithms[exponent] / changed;
         let part = (self.logarithms[exponent] % changed) as f64 / changed as f64;
         changed as f64 * (1_u64 << whole.min(63)) as f64 * (1.0 + part)

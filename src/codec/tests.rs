@@ -1,5 +1,5 @@
-//! Every coding, forced, on every lane width: encoded, decoded, and compared with a decoder that is
-//! slow and plain.
+//! Encodes and decodes with every coding on every lane width, and compares the result with that of
+//! a slow and simple decoder.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::format::segment::{PositionCoding, Table, join};
 use crate::format::stream::Compressor;
 use crate::tensor::{DescribedDtype, Dtype};
 
-/// A small generator: the tests must not depend on anybody's notion of randomness.
+/// A small random number generator, so that the tests do not depend on a library's algorithm.
 pub(super) struct Generator(pub(super) u64);
 
 impl Generator {
@@ -30,7 +30,7 @@ impl Generator {
     }
 }
 
-/// A pair of pieces: lanes of all magnitudes; about one in `rarity` of them changes by up to
+/// Makes a pair of pieces: lanes of all magnitudes, about one in `rarity` of which changes by up to
 /// `reach`.
 pub(super) fn pieces<L: Lane>(
     seed: u64,
@@ -41,7 +41,7 @@ pub(super) fn pieces<L: Lane>(
     let mut generator = Generator(seed);
     let (mut base, mut target) = (Vec::new(), Vec::new());
     for _ in 0..lanes {
-        // Few high bits set in most lanes, so that exponents differ.
+        // Most lanes have few high bits set, so that exponents differ.
         let shift = generator.below(u64::from(L::BITS));
         let old =
             L::from_u64((generator.next() << 32 ^ generator.next()) >> (64 - L::BITS) >> shift);
@@ -60,7 +60,7 @@ pub(super) fn pieces<L: Lane>(
     (base, target)
 }
 
-/// SPEC section 8, word by word, for one part: ranks are counted lane by lane.
+/// Applies one part as SPEC section 8 says, word by word: it counts ranks lane by lane.
 fn slow_apply<L: Lane>(
     dtype: Dtype,
     table: &Table,
@@ -175,8 +175,8 @@ fn every_coding_gives_the_target_back() {
             }
         }
     }
-    // Five pairs of positions and values on four lane widths; bytes have no differences too long
-    // for small values.
+    // There are five combinations of positions and values for four lane widths, but differences of
+    // bytes are never too large for small values.
     assert_eq!(seen.len(), 19, "{seen:?}");
 }
 
@@ -188,7 +188,7 @@ fn contexts_gaps_and_bitmaps_are_used() {
     ];
     let mut halves = Vec::new();
     for ((mut base, mut target), exponent) in parts.into_iter().zip([0x20_u8, 0x40]) {
-        // The exponent decides how often lanes change.
+        // The exponent determines how often lanes change.
         for bytes in [&mut base, &mut target] {
             bytes
                 .iter_mut()
@@ -319,8 +319,8 @@ fn the_cheapest_method_is_chosen() {
     );
 }
 
-/// A segment of one part, made by hand: positions and counts by context, a threshold of 100 between
-/// two contexts.
+/// Decodes a segment of one part that is made by hand: positions and counts by context, with a
+/// threshold of 100 between two contexts.
 fn by_hand<L: Lane>(
     (dtype, coding): (Dtype, Coding),
     positions: &[PositionCoding],
@@ -439,7 +439,7 @@ fn differences_fit_their_lanes() {
 #[test]
 fn contexts_have_the_members_that_the_base_gives_them() {
     let lanes = |lanes: [u16; 4]| lanes.map(u16::to_le_bytes).concat();
-    // Two members of each context; or three of one of them.
+    // `right` has two members of each context; `low` and `high` have three of one of them.
     let right = lanes([1, 0x3F80, 2, 0x3F81]);
     let (low, high) = (lanes([1, 0x3F80, 2, 2]), lanes([1, 0x3F80, 0x3F80, 0x3F81]));
     let sparse = Coding {
@@ -453,7 +453,8 @@ fn contexts_have_the_members_that_the_base_gives_them() {
     };
     let bitmaps = [PositionCoding::Bitmap; 2];
     let gaps = [PositionCoding::Gaps(0); 2];
-    // The second member of the first context, the first of the second one; each larger by one.
+    // The second member of the first context and the first member of the second one are coded; each
+    // increases by one.
     for (coding, positions, counts, streams, wrong, rule) in [
         (
             sparse,
@@ -509,7 +510,7 @@ fn misfits_are_found_in_the_order_of_contexts() {
         decoded.apply(0, &mut base.to_vec()).unwrap_err().rule()
     };
     let (bitmap, gaps) = (PositionCoding::Bitmap, PositionCoding::Gaps(0));
-    // A bitmap codes a member that is not there.
+    // A bitmap codes a member that does not exist.
     assert_eq!(
         rule([bitmap; 2], [2, 2], &[0b01, 0b10], &[], &low),
         Some("R-POS-02")
@@ -518,8 +519,8 @@ fn misfits_are_found_in_the_order_of_contexts() {
         rule([bitmap; 2], [2, 2], &[0b10, 0b01], &[], &high),
         Some("R-POS-02")
     );
-    // Each context has another fault: too many members or too few in the first, a rank too high in
-    // the second.
+    // Each context has a different fault: too many or too few members in the first one, a rank that
+    // is too high in the second one.
     assert_eq!(
         rule([bitmap, gaps], [2, 1], &[0b01], &[1], &low),
         Some("R-POS-02")
@@ -543,7 +544,7 @@ fn escapes_are_bounded() {
             by_hand::<L>((dtype, coding), &[PositionCoding::Gaps(0)], &[1], &streams).unwrap_err().rule()
         })
     };
-    // As many bytes as one escape may have, each of them a varint, and one more.
+    // The maximum number of bytes for one escape, each of them a varint; then one more.
     assert_eq!(
         rule(Dtype::U8, [&[], &[], &[255], &[0; 4], &[0], &[0], &[]]),
         Some("R-STR-06")
@@ -601,7 +602,7 @@ fn described_dtypes_are_coded_like_others() {
     }
 }
 
-/// What a sink is shown.
+/// The bytes that a sink gets.
 #[derive(Default)]
 struct Bytes {
     base: Vec<u8>,
@@ -625,7 +626,7 @@ impl PieceSink for Bytes {
 
 #[test]
 fn changes_outside_the_sample_are_coded() {
-    // Large enough for 13 turns; the first three are made.
+    // Large enough for 13 turns of the sample, of which the first three are taken.
     let same = vec![0x40; 3 << 19];
     let mut base: Vec<u8> = same.iter().copied().cycle().take(2 * same.len()).collect();
     let mut target = base.clone();
@@ -652,7 +653,7 @@ fn changes_outside_the_sample_are_coded() {
     let compressor = &mut Compressor::default();
     let (segments, seen) =
         encode::<u16, _>(Dtype::BF16, &pieces, Profile::Compact, compressor, sink).unwrap();
-    // Each sink is shown all of its piece, in order.
+    // Each sink gets all bytes of its piece, in order.
     for ((shown, changed), (piece, expected)) in seen.iter().zip(pieces.iter().zip([0, 0, 3])) {
         assert_eq!(
             (shown.base.as_slice(), *changed),

@@ -1,4 +1,4 @@
-//! Tests of what works on blocks of lanes at once: each function beside a slow and obvious one.
+//! Compares the functions that work on blocks of lanes at once with slow and obvious ones.
 
 use crate::codec::blocks::{
     BLOCK, BLOCKS, Block, Compare, Factors, LanePlaces, Portable, Products, STRETCH, Work, first,
@@ -10,7 +10,7 @@ use crate::codec::tests::{Generator, pieces};
 use crate::format::segment::MAX_CONTEXTS;
 use crate::tensor::{DescribedDtype, Dtype};
 
-/// The outputs of the work, one for each kind of instructions that this machine has.
+/// Does the work with each kind of instructions that this machine has; returns the outputs.
 fn by_all<W: Work + Clone>(work: &W) -> Vec<W::Output> {
     let mut outputs = vec![work.clone().run(Portable)];
     #[cfg(target_arch = "x86_64")]
@@ -35,7 +35,7 @@ fn by_all<W: Work + Clone>(work: &W) -> Vec<W::Output> {
     outputs
 }
 
-/// Sets of lanes: few, many, all, none, and each alone.
+/// Makes sets of lanes: few, many, all, none, and each lane alone.
 fn sets() -> Vec<u64> {
     let mut random = Generator(1);
     let mut next = || random.next() << 32 ^ random.next();
@@ -109,7 +109,7 @@ impl<L: Lane> Work for Differing<L> {
     }
 }
 
-/// Compares the bytes of a block with one.
+/// Compares the bytes of a block with a number.
 #[derive(Clone)]
 struct AtLeast(Block<u8>, u8);
 
@@ -136,7 +136,7 @@ fn blocks_are_compared<L: Lane>() {
     for (number, set) in sets().into_iter().enumerate() {
         let old: Vec<L> = (0..BLOCK).map(|_| lane()).collect();
         let mut new = old.clone();
-        // One bit differs: the lowest, the highest, another one.
+        // One bit differs: the lowest, the highest, or another one.
         let bit = |lane: u32| L::from_u64(1 << [0, L::BITS - 1, lane % L::BITS][number % 3]);
         members(set)
             .into_iter()
@@ -163,7 +163,7 @@ fn rows_are_multiplied<const ROWS: usize>() {
     let mut random = Generator(8);
     for blocks in [0, 1, 2, 128] {
         for full in [false, true] {
-            // The greatest units and factors that there are, or any.
+            // Units and factors are all as large as possible, or random.
             let mut next = || {
                 if full {
                     u64::MAX
@@ -222,7 +222,7 @@ fn every_processor_finds_the_same_bytes() {
     }
 }
 
-/// The lanes of each context's members, and what the rank of each of them is said to be.
+/// The lanes of each context's members, with the rank that [`Members`] returns for each.
 #[derive(Clone)]
 struct Ranked<'a, L: Lane>(&'a Contexts<L>, &'a [L::Bytes]);
 
@@ -232,7 +232,7 @@ impl<L: Lane> Work for Ranked<'_, L> {
     #[inline(always)]
     fn run(self, compare: impl Compare) -> Self::Output {
         let mut found = Members::new();
-        // What has been found before must not be seen again.
+        // Members from the previous search must not remain.
         self.0
             .find(compare, &[L::default().store(); STRETCH], &mut found);
         self.0.find(compare, self.1, &mut found);
@@ -245,7 +245,7 @@ impl<L: Lane> Work for Ranked<'_, L> {
                     .iter()
                     .all(|&lane| self.0.of(compare, L::load(self.1[lane])) == context)
             );
-            // Each on its own, too, as if those before were not asked for.
+            // Each member is also found alone, without asking for those before it.
             ranks
                 .zip(&lanes)
                 .for_each(|(rank, &lane)| assert_eq!(found.of(context).lane(rank), lane));
@@ -268,7 +268,8 @@ fn members_of_contexts_are_those_lanes() {
     contexts_of_blocks::<u32>(Dtype::F32, &[&[100, 120, 121, 130]]);
     contexts_of_blocks::<u64>(Dtype::F64, &[&[1000, 1020, 1021, 2000]]);
     contexts_of_blocks::<u16>(Dtype::I16, &[&[], &[0], &[1]]);
-    // Exponents that are longer than a byte, in lanes of every width that may have them.
+    // Described exponents, most of them longer than a byte, in lanes of every width that may have
+    // them.
     contexts_of_blocks::<u16>(described(2, 9), &[&[], &[256, 257, 384], &[512]]);
     contexts_of_blocks::<u16>(described(2, 11), &[&[0], &[1024, 1025, 1032, 2048]]);
     contexts_of_blocks::<u32>(described(4, 11), &[&[1, 2, 3], &[1024; 15]]);

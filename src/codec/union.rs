@@ -1,9 +1,9 @@
-//! The lanes that several links code, and where those of each link are among them.
+//! The union of the lanes that several links code, and the places of each link's lanes in it.
 
 use crate::codec::blocks::{Compare, Work, dispatch};
 
-/// The union of lists of lane numbers, which ascend. In the lists, the place of each number in the
-/// union takes its place.
+/// Makes the union of lists of ascending lane numbers. Replaces each number in the lists by its
+/// place in the union.
 pub(crate) fn union(lists: &mut [&mut Vec<u32>]) -> Vec<u32> {
     dispatch(Union(lists))
 }

@@ -1,4 +1,4 @@
-//! Comparing blocks with AVX-512 and AVX2, in 64 bytes at a time.
+//! Comparison of blocks with AVX-512 and AVX2, 64 bytes at a time.
 
 use std::arch::x86_64::{__m256i, __m512i};
 
@@ -11,7 +11,7 @@ use crate::codec::lane::Lane;
 /// Bytes that are compared at once.
 const CHUNK: usize = 64;
 
-/// Does the work with the widest instructions that this processor has.
+/// Runs the work with the widest instructions that this processor has.
 pub(crate) fn dispatch<W: Work>(work: W) -> W::Output {
     if let Some(wide) = V4::try_new() {
         wide.vectorize(For {
@@ -28,7 +28,7 @@ pub(crate) fn dispatch<W: Work>(work: W) -> W::Output {
     }
 }
 
-/// Work and what does it.
+/// Work, and the instructions that do it.
 pub(super) struct For<C, W> {
     pub(super) compare: C,
     pub(super) work: W,
@@ -43,7 +43,7 @@ impl<C: Compare, W: Work> NullaryFnOnce for For<C, W> {
     }
 }
 
-/// Joins what `compare` says of each chunk of a block: a bit per lane.
+/// Joins the results of `compare` for each chunk of a block: a bit per lane.
 #[inline(always)]
 fn each_chunk<L: Lane>(
     block: &Block<L>,
@@ -119,7 +119,7 @@ impl Compare for V4 {
     }
 }
 
-/// The lower one of two units in 32 bits, twice.
+/// Mask of the lower of the two units in 32 bits, twice.
 const EVEN: u64 = 0x0000_FFFF_0000_FFFF;
 
 /// Two registers of AVX2.

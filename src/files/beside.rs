@@ -1,4 +1,4 @@
-//! Which indexes and which other files a directory gets beside its files of tensors, and in which
+//! The indexes and other files that a directory gets beside its files of tensors, and their
 //! folders.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use crate::files::weight_map::{INDEX_SUFFIX, index_name};
 use crate::files::{Layout, LayoutFile, SafetensorsState};
 use crate::plain_name::{fold_case, folder_of, lies_in};
 
-/// Refuses an output that is not to be or cannot be replaced.
+/// Refuses an output that may not or cannot be replaced.
 pub(super) fn check_out(
     out: &Path,
     layout: &Layout,
@@ -35,8 +35,8 @@ pub(super) fn folders_of(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Names of the indexes of a directory, and the files of which each tells: those of folders with
-/// several files, or where the base has an index.
+/// Names of the indexes of a directory, and the files that each index lists. A folder gets an index
+/// if it has several files, or if the base has an index there.
 pub(super) fn indexed<'a>(
     layout: &'a Layout,
     base: Option<&SafetensorsState>,
@@ -58,8 +58,8 @@ pub(super) fn indexed<'a>(
     indexed
 }
 
-/// The other files of the base for which there is room beside a directory's own files. Some file
-/// systems take names for the same that differ in case.
+/// The other files of the base whose names do not collide with a directory's own files. Names that
+/// differ only in case collide, because some file systems treat them as one.
 pub(super) fn others(
     base: &SafetensorsState,
     layout: &Layout,

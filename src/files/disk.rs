@@ -1,5 +1,5 @@
-//! Work with files that the standard library does not do: reading and writing by position, new
-//! files that reach the disk, and putting one directory in the place of another.
+//! File operations that the standard library lacks: reads and writes by position, new files that
+//! reach the disk, and the replacement of one directory by another.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ pub(crate) fn read_at(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io
     Ok(())
 }
 
-/// There are no files to read from.
+/// This platform has no files to read from.
 #[cfg(not(any(unix, windows)))]
 pub(crate) fn read_at(_file: &File, _buffer: &mut [u8], _offset: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
@@ -64,18 +64,18 @@ pub(super) fn write_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Re
     Ok(())
 }
 
-/// There are no files to write to.
+/// This platform has no files to write to.
 #[cfg(not(any(unix, windows)))]
 pub(super) fn write_at(_file: &File, _bytes: &[u8], _offset: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether there is nothing at `path`, not even a link that leads nowhere.
+/// Whether there is nothing at `path`, not even a broken symbolic link.
 pub(super) fn is_absent(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Refuses an output that has no name, or exists and is not to be replaced.
+/// Refuses an output that has no name, or exists and may not be replaced.
 pub(super) fn refuse_existing(out: &Path, replace: bool) -> Result<()> {
     if out.file_name().is_none() {
         return Err(Error::usage("the output has no name").in_file(out));
@@ -87,8 +87,8 @@ pub(super) fn refuse_existing(out: &Path, replace: bool) -> Result<()> {
     }
 }
 
-/// Refuses an output that is one of these inputs, lies in one, or holds one: by whatever names and
-/// links.
+/// Refuses an output that is one of these inputs, lies in one, or contains one, under any name and
+/// through any link.
 ///
 /// # Errors
 /// USAGE.
@@ -119,7 +119,7 @@ pub fn check_apart<'a>(out: &Path, inputs: impl IntoIterator<Item = &'a Path>) -
     Ok(())
 }
 
-/// Whether two paths lead to one file or directory.
+/// Whether two paths lead to the same file or directory.
 pub fn is_same_file(left: &Path, right: &Path) -> bool {
     #[cfg(unix)]
     let id = |path| {
@@ -131,31 +131,37 @@ pub fn is_same_file(left: &Path, right: &Path) -> bool {
     matches!((id(left), id(right)), (Ok(left), Ok(right)) if left == right)
 }
 
-/// Refuses an output file that is not to be or cannot be replaced: before any work, and again
+/// Refuses an output file that may not or cannot be replaced. Called before any work, and again
 /// before renaming.
 pub(super) fn check_file(out: &Path, replace: bool) -> Result<()> {
     refuse_existing(out, replace)?;
     if is_absent(out) || out.is_file() {
         return Ok(());
     }
-    Err(Error::usage("only a file can be replaced by a file").in_file(out))
+    Err(Error::usage(
+        "the output is a directory, which a file cannot replace: choose another output",
+    )
+    .in_file(out))
 }
 
-/// Refuses an output directory that cannot be replaced by one with these files, whose names have
-/// their folders before them.
+/// Refuses an output directory that cannot be replaced by one with these files, whose names begin
+/// with their folders.
 pub(super) fn check_directory(out: &Path, files: &BTreeSet<String>, replace: bool) -> Result<()> {
     refuse_existing(out, replace)?;
     if is_absent(out) {
         return Ok(());
     }
     if !out.is_dir() {
-        return Err(Error::usage("only a directory can be replaced by a directory").in_file(out));
+        return Err(Error::usage(
+            "the output is a file, which a directory cannot replace: choose another output",
+        )
+        .in_file(out));
     }
     check_replaced(out, out, "", files)
 }
 
-/// Replacing a directory removes everything in it. A user who names a working tree by mistake does
-/// not want that, so only files of tensors and files with a successor may be there.
+/// Checks that a directory contains only files of tensors and files with a successor. Replacing it
+/// removes everything in it, which a user who names a working tree by mistake does not want.
 fn check_replaced(
     out: &Path,
     directory: &Path,
@@ -174,14 +180,17 @@ fn check_replaced(
         }
         let has_successor = files.contains(&name) || is_of_tensors(&last);
         if last.starts_with('.') || !path.is_file() || !has_successor {
-            let message = format!("the directory holds {name:?}, which replacing it would remove");
+            let message = format!(
+                "the directory holds {name:?}, which would be lost if it were replaced: choose \
+                 another output"
+            );
             return Err(Error::usage(message).in_file(out));
         }
     }
     Ok(())
 }
 
-/// Whether there is a directory here, and not a link to one.
+/// Whether `path` is a directory, and not a link to one.
 fn is_real_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
@@ -258,7 +267,8 @@ pub(super) fn create_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Puts the directory `staged` in the place of the directory `out`, or leaves everything as it is.
+/// Replaces the directory `out` by the directory `staged`. If that fails, moves the old directory
+/// back, or reports where it is now.
 pub(super) fn replace_directory(staged: &Path, out: &Path) -> Result<()> {
     let parent = parent_of(out);
     let aside = temporary(0o700)
@@ -295,7 +305,8 @@ pub(super) fn writing(error: io::Error, path: &Path) -> Error {
 /// The error that says that reading from `path` failed.
 pub(super) fn reading(error: io::Error, path: &Path) -> Error {
     if error.kind() == io::ErrorKind::NotFound && path.is_symlink() {
-        return Error::usage("a link to a file that is not there: download it again").in_file(path);
+        return Error::usage("a symbolic link to a missing file: download the file again")
+            .in_file(path);
     }
     Error::io("reading", error).in_file(path)
 }

@@ -1,5 +1,5 @@
-//! A file that is read by position: a link, or a file of a model. It knows whether it has changed
-//! since it was opened.
+//! A file that is read by position: a link, or a file of a model. It can tell whether it has
+//! changed since it was opened.
 
 use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ pub struct FileSource {
     opened: Stamp,
 }
 
-/// Facts about a file that differ once its content does: its size, the time of its last change, and
-/// which file it is. The time of its last writing is not among them, because any program can set
+/// Facts about a file that change with its content: its size, the time of its last change (ctime),
+/// and its device and inode. Its modification time is not among them, because any program can set
 /// it.
 #[cfg(unix)]
 type Stamp = (u64, (i64, i64), (u64, u64));
@@ -32,8 +32,8 @@ fn stamp(found: &Metadata) -> Stamp {
     )
 }
 
-/// Facts about a file that may differ once its content does: its size, and the time of its last
-/// writing. Systems other than Unix do not tell more.
+/// Facts about a file that may change with its content: its size and its modification time. Systems
+/// other than Unix do not tell more.
 #[cfg(not(unix))]
 type Stamp = (u64, Option<std::time::SystemTime>);
 
@@ -43,8 +43,8 @@ fn stamp(found: &Metadata) -> Stamp {
 }
 
 impl FileSource {
-    /// Opens a file for reading. Pipes and devices are refused, and not touched: some would be
-    /// waited for without end.
+    /// Opens a file for reading. Pipes and devices are refused without being opened, because some
+    /// would block forever.
     ///
     /// # Errors
     /// USAGE if it is not a plain file; IO.
@@ -52,7 +52,7 @@ impl FileSource {
         let path = path.as_ref();
         let failed = |error| Error::io("opening", error).in_file(path);
         if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(Error::usage("not a plain file: give the path of one").in_file(path));
+            return Err(Error::usage("not a regular file: give the path of one").in_file(path));
         }
         let file = File::open(path).map_err(failed)?;
         let opened = stamp(&file.metadata().map_err(failed)?);
@@ -72,8 +72,8 @@ impl FileSource {
         &self.path
     }
 
-    /// Refuses a file that has changed since it was opened, that was replaced, or that is gone, as
-    /// far as the file system tells. To be asked when all has been read.
+    /// Refuses a file that was changed, replaced or removed since it was opened, as far as the file
+    /// system tells. Call it after everything has been read.
     ///
     /// # Errors
     /// IO.
@@ -98,7 +98,7 @@ impl Source for FileSource {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        // One that was cut meanwhile has changed.
+        // A file that was truncated meanwhile is reported as changed.
         let failed = |error| {
             self.check_unchanged()
                 .err()

@@ -18,12 +18,12 @@ use crate::tensor::{Dtype, TensorInfo};
 /// Bytes of the little-endian header length that opens the file.
 pub(super) const LENGTH_BYTES: usize = 8;
 
-/// Largest header of JSON that safetensors allows.
+/// Maximum bytes of the JSON in a header of safetensors.
 pub(super) const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 const METADATA_NAME: &str = "__metadata__";
 
-/// A checked header: its bytes and what they say.
+/// A checked header: its bytes and their content.
 #[derive(Debug, Clone)]
 pub(super) struct FileHeader {
     /// The 8 length bytes and the JSON, as in the file.
@@ -129,8 +129,8 @@ impl FileHeader {
         }
         let mut bytes = length.to_le_bytes().to_vec();
         bytes.append(&mut json);
-        // Shapes that safetensors cannot express, although this library can, are found by reading
-        // it back.
+        // Reading the header back finds shapes that safetensors cannot express, although this
+        // library can.
         Self::parse(bytes)
     }
 
@@ -150,8 +150,8 @@ impl FileHeader {
     }
 }
 
-/// The content of the header's JSON, with each name once. The safetensors crate lets the last of
-/// two equal names win.
+/// The content of the header's JSON, in which each name appears once. In the safetensors crate, the
+/// last of two equal names wins.
 struct HeaderJson {
     metadata: Option<BTreeMap<String, String>>,
     tensors: BTreeMap<String, Declared>,

@@ -9,24 +9,25 @@ use crate::error::{Error, Result};
 use crate::files::disk::reading;
 use crate::plain_name::{MOST_PARTS, fold_case, is_of_tensors};
 
-/// The beginning of the names of the folders in which trainers put checkpoints beside the model.
+/// Prefix of the names of folders in which trainers store checkpoints beside the model.
 const CHECKPOINT: &str = "checkpoint-";
 /// The name of a file that lies in a chain's own directory.
 const CHAIN: &str = "chain.json";
-/// The name of the file that lies in each directory which this program keeps for a subscriber, or
+/// The name of the file that marks each directory that this program manages, for a subscriber or
 /// for its own work.
 pub const MARKER: &str = "deltachain.directory";
-/// Directories that are no model: what they hold, what they are, and what to give instead.
+/// Directories that are not models: the names by which they are recognized, what they are, and what
+/// to give instead.
 const NO_MODELS: [(&[&str], &str, &str); 3] = [
     (
         &[MARKER],
-        "a directory that a subscriber keeps",
+        "the directory of a follower",
         "its folder \"current\"",
     ),
     (
         &[CHAIN, "commits"],
         "a chain",
-        "a directory that `deltachain pull` writes",
+        "a directory that `deltachain pull` manages",
     ),
     (
         &["blobs", "snapshots"],
@@ -37,22 +38,22 @@ const NO_MODELS: [(&[&str], &str, &str); 3] = [
 /// The folder in which model repositories keep a second copy of the model, in the original format
 /// of its authors.
 const ORIGINAL: &str = "original";
-/// The name of a folder that file systems have at their root, closed to users.
+/// The name of a folder at the root of file systems that users cannot read.
 const LOST: &str = "lost+found";
 
 /// The files of a directory and of the folders in it that may belong to a model.
 ///
-/// Symbolic links to files are followed, since caches of models consist of them; those to folders
+/// Symbolic links to files are followed, since caches of models consist of them; links to folders
 /// are not. Left out are hidden files and folders, a trainer's checkpoints (`checkpoint-*`), the
-/// model in its makers' own format (`original`, as in many repositories of models), chains,
-/// directories that subscribers keep, repositories in a hub's cache, and folders in which a file
-/// would have more than eight parts in its name.
+/// model in its authors' own format (`original`, as in many repositories of models), `lost+found`,
+/// chains, directories that subscribers manage, repositories in a hub's cache, and folders in which
+/// the name of a file would have more than eight parts.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct ModelListing {
     /// Names below the directory, with `/` after each folder, ascending.
     pub files: Vec<OsString>,
-    /// Names of what is left out, each with the reason in parentheses, ascending.
+    /// Names of the entries that were left out, each with the reason in parentheses, ascending.
     pub left_out: Vec<String>,
 }
 
@@ -61,8 +62,8 @@ impl ModelListing {
     ///
     /// # Errors
     /// IO if the directory or a folder in it cannot be listed, or if a link with the name of a file
-    /// of tensors leads nowhere; USAGE if the directory is itself a chain, one that a subscriber
-    /// keeps, or a repository in a hub's cache, or if names differ in case only.
+    /// of tensors leads nowhere; USAGE if the directory itself is a chain, managed by a subscriber,
+    /// or a repository in a hub's cache, or if names differ in case only.
     pub fn of(directory: &Path) -> Result<Self> {
         if let Some((_, what, instead)) = no_model(directory) {
             return Err(
@@ -80,8 +81,8 @@ impl ModelListing {
         Ok(listing)
     }
 
-    /// Some file systems take names for the same that differ in case, and no version of a chain has
-    /// two such.
+    /// Refuses names that differ in case only: some file systems treat them as one, so no version
+    /// of a chain has both.
     fn check_case(&self) -> Result<()> {
         let mut names = BTreeMap::new();
         for name in self
@@ -129,7 +130,7 @@ impl ModelListing {
                 Ok(found) if found.is_file() => self.files.push(name),
                 Ok(found) if found.is_dir() => self.leave(&name, "a symbolic link to a folder"),
                 Ok(_) => self.leave(&name, "is not a file"),
-                // It would be missing in the model.
+                // The model would be incomplete without this file.
                 Err(error) if is_of_tensors(&last.to_string_lossy()) => {
                     return Err(reading(error, &path));
                 }
@@ -145,7 +146,7 @@ impl ModelListing {
     }
 }
 
-/// Why a directory is no model, if it is none.
+/// The kind of a directory that is not a model; `None` if it may be one.
 fn no_model(path: &Path) -> Option<(&'static [&'static str], &'static str, &'static str)> {
     let is_one = |holds: &[&str]| {
         holds
@@ -155,14 +156,14 @@ fn no_model(path: &Path) -> Option<(&'static [&'static str], &'static str, &'sta
     NO_MODELS.into_iter().find(|(holds, ..)| is_one(holds))
 }
 
-/// Why a folder is left out, if it is.
+/// The reason why a folder is left out; `None` if it is not.
 fn why_left_out(path: &Path, name: &OsStr, parts: usize) -> Option<&'static str> {
     if is_hidden(name) {
         Some("hidden")
     } else if name.as_encoded_bytes().starts_with(CHECKPOINT.as_bytes()) {
         Some("a trainer's checkpoint")
     } else if name == ORIGINAL {
-        Some("the model in its makers' own format")
+        Some("the model in its vendor's own format")
     } else if name == LOST {
         Some("the file system's own")
     } else if fs::symlink_metadata(path.join(CHAIN)).is_ok() {
@@ -170,13 +171,13 @@ fn why_left_out(path: &Path, name: &OsStr, parts: usize) -> Option<&'static str>
     } else if let Some((_, what, _)) = no_model(path) {
         Some(what)
     } else if parts == MOST_PARTS {
-        Some("a folder that lies too deep")
+        Some("a folder that is nested too deeply")
     } else {
         None
     }
 }
 
-/// Whether this is the name of something hidden.
+/// Whether this is the name of a hidden file or folder.
 fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
@@ -231,11 +232,11 @@ mod tests {
             "checkpoint-500 (a trainer's checkpoint)",
             "d/.hidden (hidden)",
             "d/checkpoint-best (a trainer's checkpoint)",
-            "d/e/f/g/h/i/j/too deep (a folder that lies too deep)",
-            "d/follower (a directory that a subscriber keeps)",
+            "d/e/f/g/h/i/j/too deep (a folder that is nested too deeply)",
+            "d/follower (the directory of a follower)",
             "lost+found (the file system's own)",
             "models--a--b (a repository in a hub's cache)",
-            "original (the model in its makers' own format)",
+            "original (the model in its vendor's own format)",
             "store (a chain)",
         ];
         assert_eq!(listing.left_out, left);
@@ -267,7 +268,10 @@ mod tests {
         symlink("nowhere", snapshot.join("vae/b.safetensors")).unwrap();
         let error = ModelListing::of(&snapshot).unwrap_err();
         assert!(
-            error.class() == ErrorClass::Usage && error.message().contains("a link to a file"),
+            error.class() == ErrorClass::Usage
+                && error
+                    .message()
+                    .contains("a symbolic link to a missing file"),
             "{error}"
         );
         assert!(

@@ -1,5 +1,5 @@
-//! Files in, files out: links made of models, and models built from links, with layout, digests and
-//! staging done right.
+//! From files to files: makes links of models, and builds models from links, including layouts,
+//! digests and staging.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::replay::Replay;
 use crate::table::{StateTable, check_sequence};
 use crate::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, total_bytes};
 
-/// A report of what [`apply`] has built.
+/// The result of [`apply`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApplyReport {
@@ -36,7 +36,7 @@ pub struct ApplyReport {
 
 /// Writes to `out` the link from one model to another. Each model is a safetensors file or a
 /// directory of them. The link appears when it is complete and on disk. It states the target's
-/// layout where that is needed (SPEC section 12); other files of the directories are not in it.
+/// layout if that is needed (SPEC section 12), and does not contain other files of the directories.
 ///
 /// # Errors
 /// Same errors as [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`]; USAGE if
@@ -59,7 +59,7 @@ pub fn diff(
 /// [`diff`].
 ///
 /// # Errors
-/// As for [`diff`].
+/// Same errors as [`diff`].
 pub fn snapshot(state: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
     diff_opened(None, &SafetensorsState::open(state)?, out, options)
 }
@@ -67,7 +67,7 @@ pub fn snapshot(state: &Path, out: &Path, options: &FileOptions<'_>) -> Result<D
 /// Works like [`diff`] on models that are already open; without a base, like [`snapshot`].
 ///
 /// # Errors
-/// As for [`diff`].
+/// Same errors as [`diff`].
 pub fn diff_opened(
     base: Option<&SafetensorsState>,
     target: &SafetensorsState,
@@ -80,15 +80,16 @@ pub fn diff_opened(
     write_link(base, target, target.layout(), out, options)
 }
 
-/// Applies links one after another to a model, or to nothing, and writes the result to `out`. It is
-/// spread over files as the links say, or else as the base is; other files of the base's directory
-/// are copied. Everything that can be checked without decoding the links is checked first, and the
-/// result appears when all of it has been proven and is on disk. States on the way are not built.
+/// Applies links one after another to a model, or to nothing, and writes the result to `out`. The
+/// result is spread over files as the links say, or else like the base; other files of the base's
+/// directory are copied. Everything that can be checked without decoding the links is checked
+/// first, and the result appears when all of it has been proven and is on disk. Intermediate states
+/// are not built.
 ///
 /// # Errors
 /// The first check that fails, in the order of SPEC section 10, with the link's file; USAGE if
-/// there is no link, or if `out` is a link or part of the base, or holds a link; it may be the
-/// base. As for [`SafetensorsState::open`] and [`StagedSafetensors::create`].
+/// there is no link, or if `out` is a link or part of the base, or contains a link; `out` may be
+/// the base itself. Also errors of [`SafetensorsState::open`] and [`StagedSafetensors::create`].
 pub fn apply(
     base: Option<&Path>,
     links: &[impl AsRef<Path>],
@@ -152,7 +153,7 @@ fn write_link(
         .sums(options.profile == Profile::Local)
         .metadata(metadata)
         .progress(options.progress);
-    // An error without a file name is one of writing: errors of reading name their file.
+    // An error without a file name comes from writing: errors of reading name their file.
     let report = crate::diff::diff(state_of(base), target, &link, &mut file)
         .map_err(|error| error.in_file(out))?;
     options.progress.advance(0)?;
@@ -166,7 +167,7 @@ struct LinkSequence {
     readers: Vec<LinkReader<FileSource>>,
 }
 
-/// Links that lead from a base to a target, by all that their indexes say.
+/// Links that lead from a base to a target, according to their indexes.
 struct CheckedLinks<'a> {
     links: &'a LinkSequence,
     replay: Replay<'a, FileSource>,
@@ -176,7 +177,7 @@ struct CheckedLinks<'a> {
 }
 
 impl LinkSequence {
-    /// For this output, which must be none of them.
+    /// Opens links for this output, which must not be one of them.
     fn open(paths: &[impl AsRef<Path>], out: &Path, options: &FileOptions<'_>) -> Result<Self> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         check_apart(out, paths.iter().map(PathBuf::as_path))?;

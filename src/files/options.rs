@@ -10,15 +10,15 @@ crate::setters! {
     /// Options of the functions in this module that write files.
     #[derive(Debug, Clone)]
     pub struct FileOptions<'a> {
-        /// Replace what exists at the output's path: a file, or a directory that holds only plain
-        /// files. Default: refuse to.
+        /// Whether to replace an existing output: a file, or a directory in which each file is a
+        /// file of tensors or has a successor. Default: an existing output is refused.
         pub replace: bool = false,
-        /// The profile of a link that is made.
+        /// The profile of the link to write.
         pub profile: Profile = Profile::default(),
-        /// Free text in a link that is made: step number, run name. The key of the layout is always
-        /// computed; a value for it here is ignored.
+        /// Free text in the link to write: step number, run name. The value of the layout's key is
+        /// always computed; a value given here is ignored.
         pub metadata: BTreeMap<String, String> = BTreeMap::new(),
-        /// Limits of what links that are read may ask for.
+        /// Limits for links that are read.
         pub limits: Limits = Limits::default(),
         /// Is called with the number of bytes to read or to build as soon as that is known, and
         /// then with the bytes that are done. The last call, with no bytes, comes before the output

@@ -10,8 +10,8 @@ use tempfile::NamedTempFile;
 use crate::error::Result;
 use crate::files::disk::{check_file, parent_of, persist, temporary, writing};
 
-/// A file being written. [`commit`](Self::commit) makes it visible; dropped without, it leaves
-/// nothing behind.
+/// A file being written. [`commit`](Self::commit) makes it visible; if dropped without that, it
+/// leaves nothing behind.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -20,10 +20,10 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Prepares to write `path`; with `replace`, a file that is there will be replaced.
+    /// Prepares to write `path`; with `replace`, an existing file will be replaced.
     ///
     /// # Errors
-    /// USAGE if there is something that is not to be or cannot be replaced; IO.
+    /// USAGE if the output exists and may not or cannot be replaced; IO.
     pub fn create(path: &Path, replace: bool) -> Result<Self> {
         check_file(path, replace)?;
         let file = temporary(0o666)
@@ -41,10 +41,10 @@ impl OutputFile {
         self.file.get_ref().as_file()
     }
 
-    /// Makes the file visible, at once and completely, after its bytes have reached the disk.
+    /// Makes the file visible atomically, after its bytes have reached the disk.
     ///
     /// # Errors
-    /// IO; USAGE if meanwhile there is something at the path.
+    /// IO; USAGE if something has appeared at the path meanwhile.
     pub fn commit(self) -> Result<()> {
         let file = self
             .file

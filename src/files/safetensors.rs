@@ -1,8 +1,8 @@
 //! A state in safetensors files: one file, or a directory of shards with or without an index.
 //!
-//! Files are untrusted: everything their headers and the index say is checked before it is
-//! believed. Data is read by position, not mapped, so that a file cut short by someone else is an
-//! error and not a crash.
+//! Files are untrusted: everything in their headers and in the index is checked before it is used.
+//! Data is read by position, not mapped, so that a file that another program truncates is an error
+//! and not a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,7 @@ use crate::plain_name::{flaw_of_plain_name, folder_of, is_of_tensors};
 use crate::source::Source;
 use crate::tensor::{State, TensorInfo, find, total_bytes};
 
-/// The names of the files that say how folders belong together: of pipelines (diffusers), and of
+/// The names of the files that say how folders belong together: in pipelines of diffusers, and in
 /// sentence transformers.
 const PARTS: [&str; 2] = ["model_index.json", "modules.json"];
 
@@ -31,7 +31,7 @@ const PARTS: [&str; 2] = ["model_index.json", "modules.json"];
 #[derive(Debug)]
 pub struct SafetensorsState {
     path: PathBuf,
-    /// One for each file of the layout, in the same order.
+    /// The opened files, one for each file of the layout, in the same order.
     shards: Vec<ShardFile>,
     layout: Layout,
     tensors: Vec<TensorInfo>,
@@ -39,12 +39,12 @@ pub struct SafetensorsState {
     indexes: Indexes,
     /// The listing of the directory; empty if none was listed.
     listing: ModelListing,
-    /// Whether others may write to the files.
+    /// Whether other processes may write to the files.
     is_watched: bool,
 }
 
-/// The indexes that count: for each folder that has one, its name without the folder, and what it
-/// says.
+/// The indexes in use: for each folder with an index, the name of the index without the folder, and
+/// its content.
 type Indexes = BTreeMap<String, (String, FolderIndex)>;
 
 /// One opened file.
@@ -64,16 +64,16 @@ pub(super) struct DataPlace {
 }
 
 impl SafetensorsState {
-    /// Opens a safetensors file, or a directory with the folders in it that [`ModelListing`] tells
-    /// of. Of each folder these files count: those that its index names
-    /// (`model.safetensors.index.json`, or another `*.safetensors.index.json` if it is the only
-    /// one), or without an index all whose names end in `.safetensors`. In the state, the tensors
-    /// of a file in a folder have the folder before their names. Reads headers only.
+    /// Opens a safetensors file, or a directory with the folders that [`ModelListing`] lists. The
+    /// files of a folder are those that its index names (`model.safetensors.index.json`, or another
+    /// `*.safetensors.index.json` if it is the only one), or without an index, all files whose
+    /// names end in `.safetensors`. In the state, the name of a tensor begins with the folder of
+    /// its file. Reads headers only.
     ///
     /// # Errors
-    /// IO if something cannot be read; USAGE if it is not safetensors, if files contradict each
+    /// IO if a file cannot be read; USAGE if a file is not safetensors, if files contradict each
     /// other or the index, if a layout cannot hold the names of the files (SPEC section 12), or if
-    /// it is certain that the directory is not one model; as for [`ModelListing::of`].
+    /// it is certain that the directory is not one model. Also errors of [`ModelListing::of`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let kind = fs::metadata(path).map_err(|error| match error.kind() {
@@ -90,12 +90,12 @@ impl SafetensorsState {
         }
     }
 
-    /// Opens these files of a directory, by their names in a layout, whatever else lies there; none
-    /// for the empty state. No other process may write to them: this is not
+    /// Opens these files of a directory, by their names in a layout, and ignores all others.
+    /// Without names, opens the empty state. No other process may write to the files, which is not
     /// [checked](State::check_unchanged).
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// Same errors as [`open`](Self::open).
     pub fn open_files<'n>(
         directory: &Path,
         names: impl IntoIterator<Item = &'n str>,
@@ -213,15 +213,16 @@ impl SafetensorsState {
             };
             let message = format!(
                 "{first} and {second:?} have the same files, with tensors of the same names and \
-                 shapes, so they seem to be a model each: give one of them, or move one away. \
-                 Parts of one model have a model_index.json beside them"
+                 shapes, so each seems to be a model of its own: give one of them, or move one \
+                 away. Parts of one model have a model_index.json beside them"
             );
             return Err(Error::usage(message).in_file(&self.path));
         }
         Ok(())
     }
 
-    /// Refuses a directory in which each of several folders says that it is a whole model.
+    /// Refuses a directory in which several folders say that they are whole models, with the same
+    /// tensors.
     fn check_is_one(&self) -> Result<()> {
         if self.names_parts() {
             return Ok(());
@@ -244,7 +245,8 @@ impl SafetensorsState {
                 .collect();
             if let Some(other) = models.insert(names, folder) {
                 let message = format!(
-                    "{other:?} and {folder:?} hold a model each, with the same tensors: give one of them"
+                    "{other:?} and {folder:?} each hold a model with the same tensors: give one of \
+                     them"
                 );
                 return Err(Error::usage(message).in_file(&self.path));
             }
@@ -265,7 +267,8 @@ impl SafetensorsState {
             let file = path.join(&name);
             // Files found by listing the directory exist. The others are named by an index.
             if !file.exists() && !file.is_symlink() {
-                let why = "its index names this file, which is not there: the model is not complete; download it again";
+                let why = "the index names this file, which is missing: the model is incomplete; \
+                           download it again";
                 return Err(Error::usage(why).in_file(file));
             }
             let shard = ShardFile::open(&file)?;
@@ -385,7 +388,7 @@ impl SafetensorsState {
     }
 
     /// Names of the files that hold the tensors, and of the indexes that say where, in order; with
-    /// `/` after each folder. None for a state in a single file.
+    /// `/` after each folder. Empty for a state in a single file.
     pub fn model_files(&self) -> Vec<String> {
         let files = self
             .layout
@@ -401,10 +404,10 @@ impl SafetensorsState {
         names
     }
 
-    /// Names of the files of tensors in folders where nothing says that they belong together, in
-    /// order: there are several, no index, and they are not numbered
-    /// (`model-00001-of-00002.safetensors`). Makers of models lay the same model into a folder
-    /// twice, under other names of tensors.
+    /// Names of the files of tensors in folders where nothing shows that they belong together, in
+    /// order: a folder has several files, no index, and the files are not numbered
+    /// (`model-00001-of-00002.safetensors`). Some model repositories have the same model twice in a
+    /// folder, with other names of tensors.
     pub fn unindexed_files(&self) -> Vec<String> {
         let names: Vec<String> = self
             .layout
@@ -426,14 +429,14 @@ impl SafetensorsState {
     }
 
     /// Names of the plain files in the directory and its folders that are neither shards nor index
-    /// nor hidden, in order: no link covers them. None for a state in a single file.
+    /// nor hidden, in order: no link covers them. Empty for a state in a single file.
     pub fn other_files(&self) -> Vec<String> {
         self.other_paths()
             .map(|(name, _)| name.to_string_lossy().into_owned())
             .collect()
     }
 
-    /// The file that a tensor's data lies in, and where in it they begin; the number counts
+    /// The file of a tensor's data, and the offset of the data in it; `tensor` is an index into
     /// [`tensors`](State::tensors).
     ///
     /// # Panics
@@ -449,8 +452,8 @@ impl SafetensorsState {
         &self.listing.left_out
     }
 
-    /// Refuses an output that is this or one of its files, lies in it, or holds one:
-    /// [`check_apart`].
+    /// Refuses an output that is this model or one of its files, lies in it, or contains one of
+    /// them; see [`check_apart`].
     ///
     /// # Errors
     /// USAGE.
@@ -471,7 +474,7 @@ impl SafetensorsState {
             .map(|name| (name, self.path.join(name)))
     }
 
-    /// The index of a folder, and how many bytes the tensors of the folder's files have.
+    /// The index of a folder, and the total bytes of the tensors in the folder's files.
     pub(super) fn index(&self, folder: &str) -> Option<(&FolderIndex, u64)> {
         let (_, index) = self.indexes.get(folder)?;
         let is_here = |place: &DataPlace| self.layout.files()[place.file].folder() == folder;
@@ -484,7 +487,7 @@ impl SafetensorsState {
     }
 
     /// The header of a file with these tensors, named as in the file, and this `__metadata__`, if
-    /// there is such a file; at best of this name.
+    /// there is such a file. A file of the same name is preferred.
     pub(super) fn header_like(
         &self,
         file: &LayoutFile,
@@ -520,7 +523,7 @@ impl State for SafetensorsState {
         files
             .chain(self.indexes.values().map(|(_, index)| &index.source))
             .try_for_each(FileSource::check_unchanged)?;
-        // Another shard may have come.
+        // A shard may have been added.
         let of_tensors = |files: &[OsString]| {
             files
                 .iter()
@@ -531,7 +534,7 @@ impl State for SafetensorsState {
             && of_tensors(&ModelListing::of(&self.path)?.files) != of_tensors(&self.listing.files)
         {
             return Err(Error::usage(
-                "files were added while it was read: retry when it is complete",
+                "files were added while the directory was being read: retry when it is complete",
             )
             .in_file(&self.path));
         }
@@ -573,7 +576,7 @@ impl ShardFile {
         };
         if header.file_bytes != file_bytes {
             return refuse(&format!(
-                "its header calls for {} bytes, it has {file_bytes}",
+                "its header describes {} bytes, but it has {file_bytes}",
                 header.file_bytes
             ));
         }
@@ -624,8 +627,8 @@ fn other_kind(begin: &[u8]) -> Option<&'static str> {
     })
 }
 
-const PICKLE: &str = "it is a pickle of PyTorch: load it there, and save it as safetensors";
-const NUMPY: &str = "it is a file of NumPy: load it there, and save it with safetensors.numpy";
+const PICKLE: &str = "it is a PyTorch pickle: load it with PyTorch, and save it as safetensors";
+const NUMPY: &str = "it is a NumPy file: load it with NumPy, and save it with safetensors.numpy";
 
 /// The kind of a ZIP archive, by the name of its first member, which comes after 30 bytes.
 fn kind_of_zip(begin: &[u8]) -> &'static str {
@@ -636,25 +639,26 @@ fn kind_of_zip(begin: &[u8]) -> &'static str {
     } else if name.contains(&b'/') {
         PICKLE
     } else {
-        "it is a ZIP archive: unpack it; if it is a file of PyTorch, load it there, and save it \
-        as safetensors"
+        "it is a ZIP archive: unpack it; if it is a PyTorch file, load it with PyTorch, and save \
+         it as safetensors"
     }
 }
 
-/// True for the beginning of an ONNX model, which has no magic: field 1 of a message of protocol
-/// buffers, the version of the format, and then another of its fields with a length.
+/// True for the beginning of an ONNX model, which has no magic: field 1 of a Protocol Buffers
+/// message, the version of the format, and then another field, with a length.
 fn is_onnx(begin: &[u8]) -> bool {
     matches!(begin, [0x08, 1..=20, 0x12 | 0x1a | 0x22 | 0x3a | 0x42, ..])
 }
 
-/// Nothing is at a path, which may be the name of a repository.
+/// The error for a path with nothing there, which may be the name of a repository.
 fn missing(path: &Path) -> Error {
     let mut parts = path.components();
     let is_name = matches!((parts.next(), parts.next(), parts.next()), (Some(Component::Normal(first)), Some(_), None)
         if !Path::new(first).exists());
     let more = if is_name {
         format!(
-            "; if it is a repository of Hugging Face: `hf download {} --local-dir DIR`, then give DIR",
+            "; if it is a Hugging Face repository, run `hf download {} --local-dir DIR`, and give \
+             DIR",
             path.display()
         )
     } else {
@@ -672,7 +676,7 @@ struct Folder<'a> {
     indexes: Vec<&'a OsStr>,
 }
 
-/// The folders, by their names with the `/` at the end, of these files of a directory.
+/// Sorts these files of a directory by folder. The names of folders have a `/` at the end.
 fn folders(files: &[OsString]) -> BTreeMap<String, Folder<'_>> {
     let mut folders: BTreeMap<String, Folder<'_>> = BTreeMap::new();
     for name in files {
@@ -696,7 +700,7 @@ fn folders(files: &[OsString]) -> BTreeMap<String, Folder<'_>> {
 }
 
 impl Folder<'_> {
-    /// The index that counts, with its name without the folder.
+    /// The index in use, with its name without the folder.
     fn index(&self, directory: &Path) -> Result<Option<(String, FolderIndex)>> {
         let last = |name: &&OsStr| {
             Path::new(name)
@@ -711,7 +715,8 @@ impl Folder<'_> {
             (None, []) => return Ok(None),
             (None, [first, second, ..]) => {
                 let [first, second] = [first, second].map(|name| name.to_string_lossy());
-                let message = format!("duplicate index: {first:?} and {second:?}");
+                let message =
+                    format!("duplicate index: {first:?} and {second:?}; remove one of them");
                 return Err(Error::usage(message).in_file(directory));
             }
         };
@@ -721,8 +726,8 @@ impl Folder<'_> {
         )))
     }
 
-    /// A single file that may be the model instead of what its index names: loaders differ in which
-    /// of them they take.
+    /// Describes a single file that may be the model instead of the files that the index names:
+    /// loaders differ in which of them they load.
     fn rival_of(&self, name: &str, index: &FolderIndex) -> Option<String> {
         let single = name.strip_suffix(".index.json")?;
         let is_there = self
@@ -732,13 +737,14 @@ impl Folder<'_> {
         let is_named =
             index.weight_map.is_empty() || index.weight_map.values().any(|file| file == single);
         let message = format!(
-            "{single:?} lies beside {name:?}, which does not name it: remove the one that is out of date"
+            "{single:?} lies beside {name:?}, which does not name it: remove the one that is out \
+             of date"
         );
         (is_there && !is_named).then_some(message)
     }
 }
 
-/// Whether a folder says that it is a model of transformers, whole and for itself.
+/// Whether a folder's `config.json` says that it is a whole model of transformers.
 fn is_whole(folder: &Path) -> bool {
     let Ok(config) = FileSource::open(folder.join("config.json")) else {
         return false;
@@ -759,7 +765,7 @@ fn is_whole(folder: &Path) -> bool {
         .is_some_and(|named| !named.is_null())
 }
 
-/// The folders of these files, and the names of the files without them.
+/// The folders of these files, each with the names of its files without the folder.
 pub(super) fn by_folder(names: &[String]) -> BTreeMap<&str, Vec<&str>> {
     let mut folders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for name in names {
@@ -799,7 +805,7 @@ pub(super) fn gather<'a>(
     all.into_iter().unzip()
 }
 
-/// The place of a tensor and the offset in its file of a range of its bytes.
+/// The place of a tensor, and the offset of a range of its bytes in its file.
 pub(super) fn locate(
     tensors: &[TensorInfo],
     places: &[DataPlace],
@@ -813,8 +819,8 @@ pub(super) fn locate(
     let end = offset
         .checked_add(length as u64)
         .filter(|end| *end <= info.bytes());
-    // The sum is the smaller of two that were checked with the header: the data ends inside the
-    // file.
+    // The sum does not overflow: the end of the data was checked with the header, and lies inside
+    // the file.
     end.and_then(|_| Some((*place, place.offset.checked_add(offset)?)))
         .ok_or_else(|| Error::usage("no such range in the state").of_tensor(info.name()))
 }

@@ -1,5 +1,5 @@
-//! A state on the way to another one, in a temporary file: any state, also one that safetensors
-//! files cannot hold.
+//! An intermediate state in a temporary file: any state, even one that safetensors files cannot
+//! hold.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::files::disk::{read_at, reading, write_at, writing};
 use crate::tensor::{State, StateWriter, TensorInfo};
 
-/// A state with room for these tensors, ascending by name, in a temporary file in this directory.
-/// The file has no name, and is gone when the state is dropped. It is for what stands between two
-/// links: their tensors may be such as safetensors files cannot hold (SPEC section 12).
+/// Creates a state with room for these tensors, ascending by name, in a temporary file in this
+/// directory. The file has no name, and disappears when the state is dropped. It is for states
+/// between two links, which may have tensors that safetensors files cannot hold (SPEC section 12).
 ///
 /// # Errors
 /// USAGE if the tensors are not in ascending order or too large; IO if the file cannot be created.
@@ -32,7 +32,7 @@ pub fn scratch_state(
             .ok_or_else(|| Error::usage("the state is too large"))?;
     }
     let file = tempfile::tempfile_in(directory).map_err(|error| writing(error, directory))?;
-    // It reads as zeros where nothing is written.
+    // The file reads as zeros where nothing has been written.
     file.set_len(end)
         .map_err(|error| writing(error, directory))?;
     Ok(ScratchState {

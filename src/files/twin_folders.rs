@@ -1,5 +1,5 @@
-//! Folders that hold the same files of tensors, so that each looks like a model of its own: a
-//! directory of steps, or a model with a better one in a folder beside it.
+//! Finds folders with the same files of tensors, each of which looks like a model of its own: a
+//! directory of steps, or a model with another one in a folder beside its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::tensor::{Dtype, TensorInfo};
 /// that file.
 type Content<'a> = BTreeSet<(&'a str, TensorOfFile<'a>)>;
 
-/// A tensor as its file has it.
+/// A tensor, named as in its file.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TensorOfFile<'a> {
     name: &'a str,
@@ -21,15 +21,15 @@ struct TensorOfFile<'a> {
 /// The files of tensors of a folder.
 #[derive(Debug, Default)]
 struct Folder<'a> {
-    /// In the folder itself.
+    /// The tensors in the folder itself.
     own: Content<'a>,
-    /// In the folder, and in all folders below it.
+    /// The tensors in the folder, and in all folders below it.
     all: Content<'a>,
 }
 
-/// Two folders with the same files of tensors, of the same names and shapes: siblings, or a folder
-/// and one in it. The directory itself has an empty name, the others end in `/`. `files` are the
-/// names of the files, with the tensors that they hold.
+/// Finds two folders with the same files of tensors, with the same names, dtypes and shapes:
+/// siblings, or a folder and one in it. The directory itself has an empty name; the names of other
+/// folders end in `/`. `files` are the names of the files, with the tensors that they hold.
 pub(super) fn twin_folders<'a>(
     files: impl Iterator<Item = (&'a str, &'a [(TensorInfo, u64)])>,
 ) -> Option<(&'a str, &'a str)> {

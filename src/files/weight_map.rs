@@ -16,14 +16,14 @@ use crate::json::printable;
 use crate::layout::FILE_SUFFIX;
 use crate::plain_name::flaw_of_plain_name;
 
-/// The end of the names of indexes.
+/// Suffix of the names of indexes.
 pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 /// Name of the index of files that are not numbered.
 pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
 
-/// The name of the index of a folder with these files, whose names stand without the folder:
-/// `STEM.safetensors.index.json` if all are called like `STEM-00001-of-00002.safetensors`.
-/// Libraries look for it there.
+/// The name of the index of a folder with these files, which are named without the folder:
+/// `STEM.safetensors.index.json` if all have names like `STEM-00001-of-00002.safetensors`. That is
+/// where libraries look for it.
 pub(super) fn index_name<'a>(mut files: impl Iterator<Item = &'a str>) -> String {
     let first = files.next().and_then(stem);
     let stem = first.filter(|first| files.all(|file| stem(file) == Some(first)));
@@ -95,9 +95,9 @@ impl FolderIndex {
     }
 }
 
-/// The index of a folder with these files: the base's if that says the same, otherwise a new one
-/// with the base's remarks. `bytes` are those of the tensors; `base` is the base's index of this
-/// folder, and the bytes of its tensors there.
+/// The text of the index of a folder with these files: that of the base's index if the content is
+/// the same, otherwise a new one with the base's metadata. `bytes` is the size of the tensors;
+/// `base` is the base's index of this folder, and the size of its tensors there.
 pub(super) fn index_text(
     folder: &str,
     files: &[&LayoutFile],

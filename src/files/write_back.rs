@@ -1,4 +1,4 @@
-//! Files whose bytes go to the disk in the background while more are being written.
+//! Syncs files to disk in the background while they are being written.
 
 use std::fs::File;
 use std::io;
@@ -9,12 +9,13 @@ use std::thread::{self, JoinHandle};
 /// Number of bytes written to a file before they are synced to the disk.
 const STEP_BYTES: u64 = 32 << 20;
 
-/// A thread that sends files to the disk. It ends when this is dropped, or at the first failure.
+/// A thread that syncs files to disk. It ends when the `WriteBack` is dropped, or at the first
+/// failure.
 #[derive(Debug)]
 pub(super) struct WriteBack {
     /// Bytes written to each file.
     written: Vec<AtomicU64>,
-    /// Numbers of files to send.
+    /// Numbers of the files to sync.
     sender: Sender<usize>,
     thread: JoinHandle<io::Result<()>>,
 }
@@ -37,14 +38,14 @@ impl WriteBack {
         })
     }
 
-    /// Bytes have been written to a file.
+    /// Records that bytes have been written to a file.
     pub(super) fn note(&self, file: usize, bytes: u64) {
         let before = self
             .written
             .get(file)
             .map_or(0, |written| written.fetch_add(bytes, Ordering::Relaxed));
         if before / STEP_BYTES < before.saturating_add(bytes) / STEP_BYTES {
-            // If the thread has ended, finish() says why.
+            // If the thread has ended, finish() reports why.
             let _ = self.sender.send(file);
         }
     }

@@ -10,7 +10,7 @@ const PLANES: [&str; 8] = [
 ];
 const SMALL: [&str; 3] = ["sign", "magnitude", "magnitude escape"];
 
-/// Which lanes of its parts a segment codes: a bit of the coding byte.
+/// The lanes of its parts that a segment codes: a bit of the coding byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Positions {
     /// Every lane.
@@ -35,14 +35,14 @@ pub enum Values {
 pub struct Coding {
     /// Bytes per lane: 1, 2, 4 or 8.
     pub lane_bytes: usize,
-    /// Which lanes are coded.
+    /// The lanes that are coded.
     pub positions: Positions,
     /// Coding of the values.
     pub values: Values,
 }
 
 impl Coding {
-    /// R-IDX-05: the byte has a meaning.
+    /// Parses a coding byte and checks R-IDX-05.
     pub(crate) fn from_byte(byte: u8) -> Result<Self> {
         let positions = if byte & 0b100 == 0 {
             Positions::Dense

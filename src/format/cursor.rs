@@ -1,23 +1,22 @@
-//! Reading and writing the primitive types of SPEC section 1: `read` and `put` twins, but for
-//! [`put_varint`].
+//! Reads and writes the primitive types of SPEC section 1; [`put_varint`] has a module of its own.
 
 use crate::error::{Error, Result};
 use crate::rules::{self, Rule, ensure};
 use crate::varint::put_varint;
 
-/// Reads primitives from a structure, and knows where in the file it is.
+/// A reader of primitives from a structure, which knows its place in the file.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     position: usize,
     /// Absolute offset of `bytes` in the file, or of the compressed stream that they come from.
     origin: u64,
-    /// Whether `position` counts in the file: not so in decompressed bytes.
+    /// Whether `position` counts in the file; false for decompressed bytes.
     in_file: bool,
 }
 
 impl<'a> Cursor<'a> {
-    /// Over bytes that stand in the file at `origin`.
+    /// A cursor over bytes that begin at `origin` in the file.
     pub(crate) fn in_file(bytes: &'a [u8], origin: u64) -> Self {
         Self {
             bytes,
@@ -27,7 +26,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Over the raw bytes of the stream that is stored at `origin`.
+    /// A cursor over the raw bytes of the stream that is stored at `origin`.
     pub(crate) fn in_stream(bytes: &'a [u8], origin: u64) -> Self {
         Self {
             bytes,
@@ -60,7 +59,7 @@ impl<'a> Cursor<'a> {
         ensure(holds, rule, message).map_err(|error| error.at(self.offset()))
     }
 
-    /// R-INT-03: every field ends inside the structure that holds it.
+    /// Takes the bytes of a field, which must end inside the structure (R-INT-03).
     pub(crate) fn take(&mut self, length: usize) -> Result<&'a [u8]> {
         let end = self
             .position
@@ -125,7 +124,8 @@ impl<'a> Cursor<'a> {
         Err(Error::broken(&rules::INT_02, "varint exceeds 64 bits").at(self.offset()))
     }
 
-    /// A varint that counts things, at most `most`; R-LIM-01 with `what` in the message.
+    /// Reads a varint that counts things; R-LIM-01, with `what` in the message, if it exceeds
+    /// `most`.
     pub(crate) fn count(&mut self, most: u64, what: &str) -> Result<usize> {
         let count = self.varint()?;
         let fits = usize::try_from(count).ok().filter(|_| count <= most);
@@ -135,7 +135,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A string of at most `most` bytes; R-LIM-01 with `what` in the message.
+    /// Reads a string; R-LIM-01, with `what` in the message, if it has more than `most` bytes.
     pub(crate) fn string(&mut self, most: u64, what: &str) -> Result<&'a str> {
         let length = self.count(most, what)?;
         let bytes = self.take(length)?;

@@ -1,19 +1,21 @@
-//! The structure of a zstd frame: what can be seen without decompressing a block (SPEC section 5;
-//! RFC 8878, section 3.1.1).
+//! The structure of a zstd frame, as far as it can be seen without decompressing a block (SPEC
+//! section 5; RFC 8878, section 3.1.1).
 //!
-//! Decoders differ in what they accept and where they stop. This walk is the same in every reader.
+//! zstd decoders differ in the frames that they accept and in where they stop. This check is the
+//! same in every reader.
 
 use crate::error::{Error, Result};
 use crate::limits::MAX_WINDOW_BYTES;
 use crate::rules::{self, ensure};
 
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
-/// No block gives more bytes, and no block is longer.
+/// Maximum length of a block, both compressed and decompressed.
 const MAX_BLOCK_BYTES: u64 = 1 << 17;
-/// No compressed block that is shorter can be decoded: it begins with two headers.
+/// Minimum length of a compressed block that can be decoded: it begins with two headers.
 const LEAST_COMPRESSED: u64 = 2;
 
-/// Checks that `stored` is a frame whose structure allows it to give exactly `raw_length` bytes.
+/// Checks that `stored` is a frame whose structure allows it to decompress to exactly `raw_length`
+/// bytes.
 pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
     let mut bytes = FrameBytes(stored);
     need(bytes.take(MAGIC.len() as u64)? == MAGIC, "not a zstd frame")?;
@@ -46,7 +48,7 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
     )?;
 
     let most_in_block = window.min(MAX_BLOCK_BYTES);
-    // The bytes that raw and RLE blocks give, and the most that compressed blocks can give.
+    // The bytes that raw and RLE blocks give, and the maximum that compressed blocks can give.
     let (mut plain, mut compressed) = (0, 0);
     let mut has_compressed = false;
     loop {
@@ -81,14 +83,15 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
     )?;
     bytes.take(if descriptor & 0b100 == 0 { 0 } else { 4 })?;
     need(bytes.0.is_empty(), "bytes follow the zstd frame")?;
-    // Decompressing would fail; before anything is allocated for what cannot come out.
+    // Decompressing would fail. This check comes before memory is allocated for bytes that cannot
+    // come out.
     need(
         raw_length.saturating_sub(plain) <= compressed,
         "the zstd frame cannot decompress to that many bytes",
     )
 }
 
-/// The bytes of the frame that are still to be read.
+/// The remaining bytes of the frame.
 struct FrameBytes<'a>(&'a [u8]);
 
 impl<'a> FrameBytes<'a> {
@@ -101,7 +104,7 @@ impl<'a> FrameBytes<'a> {
         Ok(taken)
     }
 
-    /// A little-endian number of at most eight bytes.
+    /// Reads a little-endian number of at most eight bytes.
     fn number(&mut self, count: u64) -> Result<u64> {
         let bytes = self.take(count)?;
         Ok(bytes

@@ -73,7 +73,7 @@ impl Header {
         cursor.take(MAGIC.len())?;
         let version = cursor.u32()?;
         cursor.ensure(version == VERSION, &rules::HDR_04, || {
-            format!("version {version}, this reader knows {VERSION}")
+            format!("the link has version {version} of the format, but this reader knows {VERSION}")
         })?;
         let incompatible = cursor.u32()?;
         let unknown = incompatible & !KNOWN_INCOMPATIBLE;

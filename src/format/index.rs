@@ -16,10 +16,10 @@ use crate::rules::{self, ensure};
 use crate::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
 use crate::varint::put_varint;
 
-/// Everything the index says.
+/// The content of the index.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
-    /// Free text of tools and people; no part of any digest.
+    /// Free text for tools and people; not part of any digest.
     pub metadata: BTreeMap<String, String>,
     /// The segments, in file order.
     pub segments: Vec<SegmentEntry>,
@@ -55,10 +55,10 @@ pub struct WrittenTensor {
     pub info: TensorInfo,
     /// The values of the lanes before the parts are applied.
     pub start: Start,
-    /// For each piece the segment that holds its part, if any.
+    /// For each piece, the segment that holds its part; `None` if the piece has no part.
     pub pieces: Vec<Option<usize>>,
-    /// In the target: the digest of each piece, or of the tensor if it has no piece. With one piece
-    /// the two are the same.
+    /// Digest of each piece in the target, or of the tensor if it has no pieces. With one piece,
+    /// both are the same.
     pub digests: Vec<Digest>,
 }
 
@@ -119,7 +119,7 @@ impl Index {
             .map_err(|error| error.in_section("index").at(HEADER_BYTES))
     }
 
-    /// R-LIM-01 for the raw length of the index; before anything is read.
+    /// Checks R-LIM-01 for the raw length of the index, before the index is read.
     pub(crate) fn check_length(header: &Header, limits: &Limits) -> Result<()> {
         let most = limits.index_bytes_for(header.file_length());
         ensure(header.index_raw <= most, &rules::LIM_01, || {
@@ -170,13 +170,13 @@ impl Index {
         index.check_set_bytes(limits.set_bytes_for(header.file_length()))?;
         let most = limits.coded_bytes;
         ensure(coded_bytes <= most, &rules::LIM_08, || {
-            format!("pieces of {coded_bytes} bytes have a part, at most {most} are allowed")
+            format!("the pieces to decode have {coded_bytes} bytes, at most {most} are allowed")
         })?;
         Ok(index)
     }
 
-    /// The rules that concern the index as a whole. Returns the bytes of all pieces that have a
-    /// part.
+    /// Checks the rules that concern the index as a whole. Returns the bytes of all pieces that
+    /// have a part.
     fn check(&self, header: &Header) -> Result<u64> {
         // Bytes and parts of each segment.
         let mut sizes = vec![(0_u64, 0_u64); self.segments.len()];
@@ -237,7 +237,7 @@ impl Index {
             .fold(0, u64::saturating_add))
     }
 
-    /// R-LIM-04: the caller's bound on what *set* tensors may declare.
+    /// Checks R-LIM-04, the caller's bound on the bytes of *set* tensors.
     fn check_set_bytes(&self, most: u64) -> Result<()> {
         let set = self
             .tensors
@@ -259,7 +259,8 @@ impl Index {
         bytes
     }
 
-    /// The index's raw bytes in two runs of different nature: everything else, and the digests.
+    /// The index's raw bytes in two runs, since they compress differently: everything before the
+    /// digests, and the digests.
     pub(crate) fn to_runs(&self) -> (Vec<u8>, Vec<u8>) {
         let mut out = Vec::new();
         let mut digests = Vec::new();
@@ -325,7 +326,7 @@ impl Index {
     }
 }
 
-/// R-LIM-06: the most bytes of a segment whose parts have `bytes` bytes together.
+/// Maximum bytes of a segment whose parts have `bytes` bytes in total (R-LIM-06).
 fn most_stored(parts: u64, bytes: u64, lane_bytes: u64) -> u64 {
     let of_lanes = (lane_bytes + 8).saturating_mul(bytes / lane_bytes);
     of_lanes.saturating_add(512 + TABLE_BYTES_PER_PART.saturating_mul(parts))
@@ -386,11 +387,11 @@ fn read_tensors(cursor: &mut Cursor<'_>, segments: &[SegmentEntry]) -> Result<Ve
     Ok(tensors)
 }
 
-/// The last segment that pieces of a dtype have been in, for each coding byte: no later piece is in
-/// an earlier one.
+/// The last segment of the pieces of a dtype, for each coding byte: no later piece may be in an
+/// earlier segment.
 type LastSegments = BTreeMap<(Dtype, u8), usize>;
 
-/// The rest of a tensor entry after its name. The digests follow later.
+/// Reads the rest of a tensor entry after its name. The digests follow later.
 fn read_tensor(
     cursor: &mut Cursor<'_>,
     name: &str,
@@ -448,7 +449,7 @@ fn read_tensor(
     })))
 }
 
-/// A code, and after the code of a described dtype its description.
+/// Reads the code of a dtype, and the description of a described dtype.
 fn read_dtype(cursor: &mut Cursor<'_>) -> Result<Dtype> {
     let code = cursor.u8()?;
     if code != Dtype::DESCRIBED {
@@ -489,7 +490,10 @@ fn read_segment_number(
         .ok()
         .and_then(|number| Some((number, segments.get(number)?)));
     let Some((number, segment)) = found else {
-        let message = format!("segment {number} of {}", segments.len());
+        let message = format!(
+            "the tensor refers to segment {number}, but there are {}",
+            segments.len()
+        );
         return Err(Error::broken(&rules::IDX_10, message).at(cursor.offset()));
     };
     cursor.ensure(

@@ -11,15 +11,15 @@ use crate::rules::{self, ensure};
 use crate::tensor::Dtype;
 use crate::varint::put_varint;
 
-/// No segment has more contexts.
+/// Maximum number of contexts of a segment.
 pub(crate) const MAX_CONTEXTS: usize = 16;
-/// Greatest shift of a gap, which is less than the lanes of a piece.
+/// Maximum shift of a gap, which is less than the number of lanes of a piece.
 pub(crate) const MAX_SHIFT: u8 = 23;
-/// Position parameter that says bitmap.
+/// Position parameter of a bitmap.
 const BITMAP: u8 = 32;
-/// Longest table: the number of contexts and two bytes for each,
+/// Maximum bytes of a table without its parts: the number of contexts, and two bytes for each.
 const TABLE_BYTES: u64 = 33;
-/// and for each part 15 increments of two bytes and 16 counts of four.
+/// Maximum bytes of a part in a table: 15 increments of two bytes and 16 counts of four.
 pub(crate) const TABLE_BYTES_PER_PART: u64 = 94;
 
 /// A stream as the directory declares it, with its stored bytes.
@@ -37,7 +37,8 @@ impl<'a> StoredStream<'a> {
     }
 }
 
-/// Splits a segment, which stands in the file at `offset`, into its streams: R-STR-01 and R-SEG-02.
+/// Splits a segment, which begins at `offset` in the file, into its streams. Checks R-STR-01 and
+/// R-SEG-02.
 pub(crate) fn split(segment: &[u8], offset: u64, coding: Coding) -> Result<Vec<StoredStream<'_>>> {
     let mut cursor = Cursor::in_file(segment, offset);
     let mut lengths = Vec::new();
@@ -93,7 +94,7 @@ pub(crate) fn join(streams: &[(usize, Vec<u8>)]) -> Vec<u8> {
 /// Coding of the positions of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PositionCoding {
-    /// Gaps between ranks; this many of their low bits are packed apart.
+    /// Gaps between ranks; this many of their low bits are packed separately.
     Gaps(u8),
     /// One bit per member.
     Bitmap,
@@ -116,12 +117,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// Thresholds of part number `part`; none if there is no such part.
+    /// Thresholds of part number `part`; empty if there is no such part.
     pub fn thresholds(&self, part: usize) -> &[u16] {
         of_part(&self.thresholds, self.contexts.saturating_sub(1), part)
     }
 
-    /// Counts of part number `part`; none if there is no such part.
+    /// Counts of part number `part`; empty if there is no such part.
     pub fn counts(&self, part: usize) -> &[u32] {
         of_part(&self.counts, self.contexts, part)
     }
@@ -224,7 +225,7 @@ impl Table {
             left = left
                 .zip(count)
                 .and_then(|(left, count)| left.checked_sub(count));
-            // R-SEG-08 refuses a count that does not fit, because then nothing is left.
+            // A count that does not fit makes `left` `None`, which R-SEG-08 refuses below.
             self.counts.push(count.unwrap_or(0));
         }
         cursor.ensure(

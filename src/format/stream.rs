@@ -12,7 +12,7 @@ use crate::format::frame;
 use crate::limits::address;
 use crate::rules::{self, ensure};
 
-/// Decodes a stream stored at absolute offset `offset`; nothing is copied if it is stored as it is.
+/// Decodes a stream stored at absolute offset `offset`; nothing is copied if it is not compressed.
 /// The caller has bounded `raw_length`.
 pub(crate) fn decode(stored: &[u8], raw_length: u64, offset: u64) -> Result<Cow<'_, [u8]>> {
     decode_inner(stored, raw_length).map_err(|error| error.at(offset))
@@ -31,11 +31,11 @@ fn decode_inner(stored: &[u8], raw_length: u64) -> Result<Cow<'_, [u8]>> {
 }
 
 thread_local! {
-    /// Zstd's working memory: to make it anew costs more than to decompress a short stream.
+    /// zstd's working memory: creating it costs more than decompressing a short stream.
     static CONTEXT: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 
-/// Decompresses a frame whose structure has been checked, into room of just the raw length.
+/// Decompresses a frame whose structure has been checked, into a buffer of exactly the raw length.
 fn decompress(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
     let mut raw = Vec::with_capacity(address(raw_length)?);
     let result = CONTEXT.with_borrow_mut(|context| context.decompress(&mut raw, stored));
@@ -51,11 +51,11 @@ fn decompress(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
     Ok(raw)
 }
 
-/// Compression of a stream.
+/// The way to compress a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// Symbols of an entropy-coded kind, nearly random: short matches only cost, literals do the
-    /// work.
+    /// Nearly random symbols: entropy coding of literals does the work, and short matches only add
+    /// bytes.
     Symbols,
     /// Text and small integers with structure: search for matches.
     Text,
@@ -78,8 +78,8 @@ impl Default for Compressor {
 
 impl Compressor {
     /// Stores `runs`, one after another, as one stream. Each run gets zstd blocks of its own,
-    /// because its statistics differ from its neighbours'. Returns the stored bytes; they are the
-    /// raw ones where zstd does not help.
+    /// because its statistics differ from its neighbours'. Returns the stored bytes: the raw bytes
+    /// if zstd does not make them shorter.
     pub(crate) fn encode(&mut self, runs: &[&[u8]], effort: Effort) -> Result<Vec<u8>> {
         let raw_length: usize = runs.iter().map(|run| run.len()).sum();
         // No frame is shorter than this.
@@ -111,13 +111,13 @@ impl Compressor {
                 context.set_parameter(CParameter::Strategy(Strategy::ZSTD_fast))?;
                 context.set_parameter(CParameter::MinMatch(7))?;
                 context.set_parameter(CParameter::WindowLog(20))?;
-                // The smallest table: what a larger one finds in symbols like these are matches by
-                // chance, which cost more than the literals they replace (5 % of the exponents of a
+                // The smallest table: in symbols like these, a larger one finds matches by chance,
+                // which cost more than the literals they replace (5 % of the exponents of a
                 // snapshot).
                 context.set_parameter(CParameter::HashLog(6))?;
             }
             Effort::Text | Effort::Index => {
-                // More effort takes milliseconds for less than a thousandth of a link.
+                // A higher level takes milliseconds to save less than a thousandth of a link.
                 context.set_parameter(CParameter::CompressionLevel(7))?;
                 context.set_parameter(CParameter::ChecksumFlag(effort == Effort::Index))?;
             }

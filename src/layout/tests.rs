@@ -61,7 +61,7 @@ fn files_of_shards_share_a_directory() {
         ]),
         numbered
     );
-    // Each shard has a part of the same file.
+    // Both shards have a part of the same file.
     let [first, mut second] = [
         layout(&[Some("x.safetensors")]),
         layout(&[Some("x.safetensors")]),
@@ -105,7 +105,8 @@ fn json_has_one_form_and_comes_back() {
 fn what_is_no_layout_is_refused() {
     let one = r#"{"files":[{"name":null,"metadata":null,"tensors":null}]}"#;
     let two = r#"{"files":[{"name":"a.safetensors","metadata":{"a":"b","c":"d"},"tensors":["v","x"]},{"name":"b.safetensors","metadata":null,"tensors":["w"]}]}"#;
-    let (of_one, of_two) = (["v"], ["v", "w", "x"]);
+    let of_one = ["v"];
+    let of_two = ["v", "w", "x"];
     assert!(
         Layout::parse(one, &tensors(&of_one)).is_ok()
             && Layout::parse(two, &tensors(&of_two)).is_ok()
@@ -342,7 +343,7 @@ fn added_tensors_go_to_the_longest_folder() {
         (error.class(), error.rule()),
         (ErrorClass::Malformed, Some("R-LAY-01"))
     );
-    // A link that states its layout may add it.
+    // A link that states its layout may add such a tensor.
     let single = Layout::single_file(&homeless);
     assert_eq!(
         Layout::metadata_value(&single, Some(&before), &homeless),

@@ -1,4 +1,4 @@
-//! Collecting what differs between two states: stretch by stretch within a piece, piece by piece
+//! Collects the differences between two states: stretch by stretch within a piece, piece by piece
 //! within a set.
 
 use crate::codec::changes::append_changes;
@@ -14,7 +14,7 @@ const ALIGNMENT: usize = 8;
 /// Numbers of lanes count from a multiple of this.
 const LANES_PER_BLOCK: u64 = 1 << 32;
 
-/// The changes in one piece. They take no more bytes than the piece has and one stretch takes.
+/// The changes in one piece. They take no more bytes than the piece and one stretch.
 #[derive(Debug)]
 pub(crate) struct PieceChanges {
     lane_bytes: usize,
@@ -31,14 +31,14 @@ pub(crate) struct PieceChanges {
 /// Changes of one kind.
 #[derive(Debug)]
 enum ChangeSpan {
-    /// The next numbers, as many as this.
+    /// This many of the next numbers.
     Lanes(usize),
-    /// All bytes from here on, as many as that.
+    /// All bytes of a range: where it begins, and its length.
     Whole(u64, usize),
 }
 
 impl PieceChanges {
-    /// Nothing has changed yet in a piece of a tensor with lanes of `lane_bytes` bytes.
+    /// No changes yet, for a piece of a tensor with lanes of `lane_bytes` bytes.
     pub(crate) fn new(lane_bytes: usize) -> Self {
         Self {
             lane_bytes,
@@ -51,8 +51,8 @@ impl PieceChanges {
     }
 
     /// Compares the next stretch of whole lanes, which begins at byte `begin` of the piece: its
-    /// bytes in base and target. Where the new bytes are not longer than numbers and values, they
-    /// are kept as they are.
+    /// bytes in base and target. If the new bytes are not longer than numbers and values, all of
+    /// them are kept instead.
     pub(crate) fn add(&mut self, begin: u64, old: &[u8], new: &[u8]) {
         self.end = begin + new.len() as u64;
         let (numbers, values) = (self.numbers.len(), self.values.len());
@@ -97,7 +97,7 @@ impl PieceChanges {
     }
 }
 
-/// Makes a [`PatchSet`] from the changes of pieces.
+/// A collector that makes a [`PatchSet`] from the changes of pieces.
 #[derive(Debug)]
 pub(crate) struct PatchCollector {
     set: PatchSet,
@@ -107,7 +107,7 @@ pub(crate) struct PatchCollector {
 }
 
 impl PatchCollector {
-    /// Nothing changes yet between tensors, ascending by name, and a target. `budget` bounds
+    /// No changes yet between the base's tensors, ascending by name, and a target. `budget` bounds
     /// [`PatchSet::bytes`].
     ///
     /// # Errors
@@ -224,7 +224,7 @@ impl PatchCollector {
         }
     }
 
-    /// Goes on with a whole run that ends at this lane, or begins one.
+    /// Continues a whole run that ends at this lane, or begins one.
     fn add_whole(&mut self, tensor: usize, first_lane: u64, lane_bytes: usize) {
         let goes_on = self.set.runs.last().is_some_and(|run| {
             let end = run.first_lane + (run.values.len() / lane_bytes) as u64;
@@ -258,7 +258,7 @@ impl PatchCollector {
         Ok(())
     }
 
-    /// The set, with the new tensors: exactly the tensors of `new`.
+    /// Returns the set, with the new tensors, which must be exactly the tensors of `new`.
     ///
     /// # Errors
     /// USAGE if `new` holds other tensors.
@@ -276,7 +276,7 @@ impl PatchCollector {
     }
 }
 
-/// The lane that the number of this one counts from, and the number.
+/// Splits a lane into the lane that its number counts from, and the number.
 fn split(lane: u64) -> (u64, u32) {
     // Less than 2^32.
     let number = lane % LANES_PER_BLOCK;

@@ -1,4 +1,4 @@
-//! Lanes of memory that the processor can reach: how they are read, compared and written.
+//! Reads, compares and writes lanes of memory that the processor can reach.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ struct Batch<'s> {
     number: usize,
     /// The number of the span in `staged`.
     span: usize,
-    /// Which lanes of the span.
+    /// The lanes, as a range of those of the span.
     lanes: Range<usize>,
     /// Byte range of their values in the values of `staged`.
     values: Range<usize>,
@@ -86,9 +86,9 @@ impl HostLanes {
         }
     }
 
-    /// Compares lanes with their old values and writes the new ones, in rows that `row` finds. If
-    /// one has another value, those that have been written are put back, and its number and that of
-    /// its span are returned.
+    /// Compares lanes with their old values and writes the new ones, in rows that `row` finds. If a
+    /// lane has another value, the lanes that have been written are put back, and the numbers of
+    /// its staged lanes and of its span are returned.
     pub(super) fn write<'s, R>(
         staged: impl Iterator<Item = &'s Self> + Clone,
         rows: &mut [R],
@@ -101,7 +101,7 @@ impl HostLanes {
             let held = &mut room[..batch.values.len()];
             read(row_bytes, width, batch.lanes()?, held)?;
             if held != batch.old_bytes() {
-                // The foreign value stays where it is.
+                // The unexpected value stays where it is.
                 put_first_back(staged, done, rows, row)?;
                 return Ok(Some((batch.number, batch.span)));
             }
@@ -110,7 +110,7 @@ impl HostLanes {
         Ok(None)
     }
 
-    /// Writes the old values of all.
+    /// Writes the old values of all lanes.
     pub(super) fn put_back<'s, R>(
         staged: impl Iterator<Item = &'s Self>,
         rows: &mut [R],
@@ -169,7 +169,7 @@ impl Span {
         write(row, width, self.lanes(0..self.count)?, values)
     }
 
-    /// Some of its lanes, by their order.
+    /// A range of its lanes, in their order.
     fn lanes(&self, some: Range<usize>) -> Result<RowLanes<'_>> {
         let lanes = match &self.places {
             None => self
@@ -182,7 +182,8 @@ impl Span {
     }
 }
 
-/// Some lanes of a row: those with these numbers, which count from the first, or all from that on.
+/// Lanes of a row: a first lane, and the numbers of the lanes, which count from it. Without
+/// numbers, all lanes from the first one on.
 pub(super) type RowLanes<'a> = (u64, Option<&'a [u32]>);
 
 /// Reads lanes of a row.
@@ -225,7 +226,8 @@ pub(super) fn write(
 }
 
 impl TensorPart {
-    /// The sums of what it has of a piece of the tensor `info`; `row` is the row that it lies in.
+    /// The sums of the lanes that the part has of a piece of the tensor `info`; `row` is the row
+    /// that the part lies in.
     pub(super) fn sums(&self, info: &TensorInfo, piece: u64, row: &[u8]) -> Result<Sums> {
         let width = info.dtype().lane_bytes();
         let range = info.piece(piece);
@@ -247,7 +249,7 @@ impl TensorPart {
             }
             _ => {}
         }
-        // The bytes of lanes that are elsewhere are zeros.
+        // The bytes of lanes in other parts count as zeros.
         let mut all = vec![0; address(range.end - range.start)?];
         for one in self.stretches(lanes.clone()) {
             let begin = address(offset(one.lane))?;

@@ -24,7 +24,7 @@ impl<R: AsRef<[u8]>> LentState<R> {
     /// A state of these tensors, in any order, each in a buffer of its own.
     ///
     /// # Errors
-    /// USAGE if a buffer does not have its tensor's length, or a name comes twice.
+    /// USAGE if a buffer does not have its tensor's length, or a name is given twice.
     pub fn new(tensors: impl IntoIterator<Item = (TensorInfo, R)>) -> Result<Self> {
         let mut tensors: Vec<_> = tensors.into_iter().collect();
         tensors.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
@@ -50,8 +50,8 @@ impl<R: AsRef<[u8]>> LentState<R> {
         })
     }
 
-    /// Tensors, or parts of tensors, that lie in these rows in any way. Places that the rows do not
-    /// have are found when they are used: USAGE.
+    /// A state of tensors, or parts of tensors, that lie in these rows in any way. Places outside
+    /// the rows are reported as USAGE when they are used.
     pub fn placed(places: Places, rows: Vec<R>) -> Self {
         Self { places, rows }
     }
@@ -66,7 +66,7 @@ impl<R: AsRef<[u8]>> LentState<R> {
     }
 }
 
-/// The row of a number, to be written.
+/// The row with this number, for writing.
 fn row_mut<R: AsMut<[u8]>>(rows: &mut [R], row: usize) -> Result<&mut [u8]> {
     rows.get_mut(row).map(R::as_mut).ok_or_else(no_lanes)
 }
@@ -95,8 +95,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>> LentState<R> {
     }
 }
 
-/// Tensors can be read of which all is in one part. One that does not lie there in its order can be
-/// read in whole lanes.
+/// A tensor can be read if one part has all of it. If its lanes are not in order there, it can only
+/// be read in whole lanes.
 impl<R: AsRef<[u8]> + Send + Sync> State for LentState<R> {
     fn tensors(&self) -> &[TensorInfo] {
         self.places.tensors()

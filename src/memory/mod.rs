@@ -1,5 +1,5 @@
-//! States in memory that are changed in place: values are prepared and proven beside them, then
-//! written to where they lie.
+//! States in memory that are changed in place: new values are prepared and proven beside them, then
+//! written into them.
 
 mod collect;
 mod lanes;
@@ -33,7 +33,8 @@ pub enum Proof {
     /// The sums of all of the memory were compared: nothing has changed by accident since the state
     /// was hashed.
     Memory,
-    /// The digests of all of it were compared: it is the state, against attackers too.
+    /// The digests of all of the memory were compared: it holds the state, even if an attacker
+    /// could write to it before.
     Hashed,
 }
 
@@ -60,8 +61,8 @@ impl fmt::Display for Proof {
 }
 
 /// Appends the lanes in which two stretches of a tensor differ: their numbers, which count from
-/// `first` on, and their new values, little-endian. For programs that compare states that have been
-/// proven, such as two versions in a directory.
+/// `first` on, and their new values, little-endian. For programs that compare two proven states,
+/// such as two versions in a directory.
 ///
 /// # Errors
 /// USAGE if the stretches differ in length, are not whole lanes of 1, 2, 4 or 8 bytes, or a lane's

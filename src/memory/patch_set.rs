@@ -6,9 +6,9 @@ use std::ops::Range;
 use crate::table::StateTable;
 use crate::tensor::{MemoryState, TensorInfo, find};
 
-/// Every difference between a state, the target, and another one, the base, whatever links lie
-/// between them. Numbers and values stand in arenas, which can go to a device as they are: the
-/// target's values, and those that the base was proven to have, which are the way back.
+/// All differences between two states, the base and the target, whatever links lie between them.
+/// Numbers and values lie in arenas, which can be copied to a device as they are: the target's
+/// values, and the values that the base was proven to have, which undo the changes.
 #[derive(Debug)]
 pub struct PatchSet {
     /// The tensors of the base.
@@ -20,7 +20,7 @@ pub struct PatchSet {
     pub(super) runs: Vec<Run>,
     pub(super) numbers: Vec<u32>,
     pub(super) values: Vec<u8>,
-    /// The values of the base in the same places, laid out alike.
+    /// The values of the base in the same places, in the same layout.
     pub(super) old: Vec<u8>,
     /// The other state's tensors; a tensor that shares its memory with one of this state has no
     /// data here.
@@ -36,9 +36,9 @@ pub struct PatchSet {
 pub struct Run {
     /// The tensor's number in the table of the target.
     pub tensor: usize,
-    /// The lane that numbers count from, a multiple of 2^32; of a whole run the first lane.
+    /// The lane that numbers count from, a multiple of 2^32; for a whole run, the first lane.
     pub first_lane: u64,
-    /// Which lanes.
+    /// The lanes of the run.
     pub kind: RunKind,
     /// Range of the values in [`PatchSet::values`], lane by lane, little-endian. The start is a
     /// multiple of 8.
@@ -48,9 +48,9 @@ pub struct Run {
 /// The lanes of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunKind {
-    /// The lanes whose numbers stand here in [`PatchSet::numbers`], strictly ascending.
+    /// The lanes whose numbers are in this range of [`PatchSet::numbers`], strictly ascending.
     Lanes(Range<usize>),
-    /// All from the first one on, as many as there are values.
+    /// All lanes from the first one on, as many as there are values.
     Whole,
 }
 
@@ -71,12 +71,12 @@ impl PatchSet {
         &self.runs
     }
 
-    /// Numbers of lanes; which run they belong to, the runs say.
+    /// Numbers of lanes; each run has a range of them.
     pub fn numbers(&self) -> &[u32] {
         &self.numbers
     }
 
-    /// Values of lanes: the target's.
+    /// Values of lanes in the target.
     pub fn values(&self) -> &[u8] {
         &self.values
     }
@@ -86,8 +86,9 @@ impl PatchSet {
         &self.old
     }
 
-    /// The tensors that come whole, with their data: no tensor of the base has their name, dtype
-    /// and byte length. When the set has been applied, the base's tensors that had to go.
+    /// The tensors that the set contains as a whole, with their data: no tensor of the base has
+    /// their name, dtype and byte length. After the set has been applied, the base's tensors that
+    /// were replaced or removed.
     pub fn whole_tensors(&self) -> impl Iterator<Item = (&TensorInfo, &[u8])> {
         let shared = shared(&self.over).map(|(new, old)| if self.is_switched { old } else { new });
         let mut shared = shared.peekable();
@@ -112,7 +113,7 @@ impl PatchSet {
             .filter(move |name| !is_left(name))
     }
 
-    /// Lanes that the runs change.
+    /// Number of lanes that the runs change.
     pub fn lanes(&self) -> u64 {
         let width = |run: &Run| self.table.tensors[run.tensor].dtype().lane_bytes();
         self.runs
@@ -121,7 +122,7 @@ impl PatchSet {
             .sum()
     }
 
-    /// Bytes that are held: the arenas and the tensors that come whole.
+    /// Bytes in memory: the arenas and the whole tensors.
     pub fn bytes(&self) -> u64 {
         let whole: usize = self.whole_tensors().map(|(_, data)| data.len()).sum();
         self.arenas() + whole as u64

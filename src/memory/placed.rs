@@ -10,11 +10,11 @@ use crate::rules;
 use crate::sums::Sums;
 use crate::tensor::{State, TensorInfo, find};
 
-/// Memory of tensors, wherever it lies: of this process ([`LentState`](super::LentState)), of a
-/// device, a share of what several processes hold. It is used by one thread. A call has a few
-/// hundred thousand lanes at most, unless a link codes more of one piece.
+/// Memory of tensors, wherever it lies: in this process ([`LentState`](super::LentState)), on a
+/// device, or as a share of the memory of several processes. It is used by one thread. A call is
+/// for a few hundred thousand lanes at most, unless a link codes more lanes of one piece.
 pub trait PlacedMemory: Send {
-    /// Proven lanes where they will be written from.
+    /// Proven lanes, ready to be written.
     type Staged: Send;
 
     /// The places of the tensors.
@@ -26,7 +26,7 @@ pub trait PlacedMemory: Send {
     /// Same errors as [`Places::describe`].
     fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()>;
 
-    /// All of the tensors, if all of each is where the processor can read it.
+    /// The tensors as a state, if the processor can read all of each.
     fn state(&self) -> Option<&dyn State> {
         None
     }
@@ -37,8 +37,8 @@ pub trait PlacedMemory: Send {
     /// The errors of the memory; USAGE if there are no such lanes.
     fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()>;
 
-    /// Takes proven lanes, with their old and new values, to where they will be written from. Does
-    /// not change the memory yet.
+    /// Prepares proven lanes, with their old and new values, to be written. Does not change the
+    /// memory yet.
     ///
     /// # Errors
     /// The errors of the memory, such as for lack of room.
@@ -51,8 +51,8 @@ pub trait PlacedMemory: Send {
     ) -> Result<Self::Staged>;
 
     /// Compares all lanes with their old values, and writes the new ones (R-SUM-05). Blocks until
-    /// the writes are visible. If one has another value: which, by its staged lanes and span; then
-    /// nothing has changed.
+    /// the writes are visible. If a lane has another value, returns the numbers of its staged lanes
+    /// and span; then nothing has changed.
     ///
     /// # Errors
     /// The errors of the memory. Some lanes may have been written then.
@@ -70,27 +70,27 @@ pub trait PlacedMemory: Send {
     /// Same errors as [`gather`](Self::gather). Some lanes may have been written.
     fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()>;
 
-    /// The sums of what parts hold of pieces.
+    /// The sums of the lanes that parts have of pieces.
     ///
     /// # Errors
     /// The errors of the memory.
     fn sums(&mut self, wanted: &[PartPiece]) -> Result<Vec<Sums>>;
 }
 
-/// The processes that hold memory together. Each call is made by all of them, in the same order,
-/// also by those that have an error.
+/// The processes that hold a state's memory together. All of them make the same calls in the same
+/// order, even after an error.
 pub trait Peers: Sync {
     /// Adds up sums over all processes: of old values, and of new ones.
     ///
     /// # Errors
-    /// The error of another process; IO if one is lost.
+    /// The error of another process; IO if a process is lost.
     fn add(&self, sums: &mut [[Sums; 2]], error: Option<&Error>) -> Result<()>;
 
-    /// Tells all whether this process has failed. The error of another one, if any: all know it
-    /// then.
+    /// Tells all processes whether this one has failed. Returns the error of another process, if
+    /// there is one; then all processes know that one has failed.
     ///
     /// # Errors
-    /// If it is not known what the others know.
+    /// If it is unknown what the other processes know.
     fn vote(&self, error: Option<&Error>) -> Result<Option<Error>>;
 }
 
@@ -108,7 +108,7 @@ impl Peers for Alone {
     }
 }
 
-/// Lanes that have been proven and are to be written: those of a version, of all shards.
+/// Proven lanes to be written, for a version with all of its shards.
 #[derive(Debug)]
 pub struct Changes<T> {
     staged: Vec<T>,
@@ -116,9 +116,9 @@ pub struct Changes<T> {
     tensors: Vec<Vec<usize>>,
     lanes: u64,
     bytes: u64,
-    /// Bytes that they may take.
+    /// Maximum bytes of the changes.
     budget: u64,
-    /// Whether any may have been written.
+    /// Whether any changes may have been written.
     is_written: bool,
 }
 
@@ -131,7 +131,7 @@ pub(crate) struct ChangesMark {
 }
 
 impl<T> Changes<T> {
-    /// None yet; `budget` bounds the bytes that they take.
+    /// No changes yet; `budget` bounds the bytes that they take.
     pub fn new(budget: u64) -> Self {
         Self {
             staged: Vec::new(),
@@ -148,7 +148,7 @@ impl<T> Changes<T> {
         self.lanes
     }
 
-    /// Bytes that they take: places, old and new values.
+    /// Bytes that the changes take: places, old and new values.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -173,7 +173,7 @@ impl<T> Changes<T> {
     /// Adds proven lanes.
     ///
     /// # Errors
-    /// USAGE if all together exceed the budget; those of the memory.
+    /// USAGE if all changes together exceed the budget; errors of the memory.
     pub(crate) fn add<M: PlacedMemory<Staged = T> + ?Sized>(
         &mut self,
         memory: &mut M,
@@ -202,12 +202,13 @@ impl<T> Changes<T> {
         Ok(())
     }
 
-    /// Adds what differs between the memory, all of which can be read, and a target that has been
-    /// built beside it. Lanes that are hashed are proven as well as any.
+    /// Adds the differences between the memory, all of which must be readable, and a target that
+    /// has been built beside it. Hashing is a proof for these lanes, too.
     ///
     /// # Errors
-    /// UNSUPPORTED, without a rule, if tensors come or go, or change their size; as for
-    /// [`Replay::in_place`](crate::Replay::in_place).
+    /// UNSUPPORTED, without a rule, if tensors are added, removed or resized, like
+    /// [`Replay::in_place`](crate::Replay::in_place); USAGE if the changes exceed the budget;
+    /// errors of the memory.
     pub fn add_set<M: PlacedMemory<Staged = T> + ?Sized>(
         &mut self,
         memory: &mut M,
@@ -265,13 +266,13 @@ impl<T> Changes<T> {
     pub fn write<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
             return Err(Error::usage(
-                "the changes have been written, or may have been: go back first",
+                "the changes have been written, or may have been: undo them first",
             ));
         }
         self.is_written = true;
         if let Some((staged, span)) = memory.write(&self.staged)? {
             self.is_written = false;
-            let message = "somebody has written to the memory since its lanes were proven";
+            let message = "other code has written to the memory since its lanes were proven";
             let tensor = self
                 .tensors
                 .get(staged)
@@ -285,7 +286,7 @@ impl<T> Changes<T> {
     /// Writes the old values again, if any new ones may have been written.
     ///
     /// # Errors
-    /// The errors of the memory. It may hold parts of two states then; this can be tried again.
+    /// The errors of the memory. It may hold parts of two states then; call this again.
     pub fn put_back<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
             memory.put_back(&self.staged)?;
@@ -302,14 +303,14 @@ fn of_tensor(error: Error, info: Option<&TensorInfo>) -> Error {
     }
 }
 
-/// Pieces whose sums are asked for at once.
+/// Number of pieces whose sums are requested at once.
 const PIECES: usize = 64;
 
-/// Compares all of the memory with the sums of tensors, by their numbers: R-SUM-04. The same calls
-/// are made by all processes that hold it.
+/// Compares all of the memory with the sums of tensors, by their numbers: R-SUM-04. All processes
+/// that hold it must make the same calls.
 ///
 /// # Errors
-/// R-SUM-04 with the first tensor that differs; those of the memory, of other processes, and of
+/// R-SUM-04 with the first tensor that differs; errors of the memory, of other processes, and of
 /// `progress`.
 pub fn check_sums<M: PlacedMemory + ?Sized>(
     memory: &mut M,
@@ -353,7 +354,8 @@ impl Covers {
     }
 }
 
-/// Compares the pieces that this process has alone, and adds up the sums of the others.
+/// Compares the pieces that this process has alone, and adds the sums of its parts of all others to
+/// their covers.
 fn compare_pieces<M: PlacedMemory + ?Sized>(
     memory: &mut M,
     sums: &[(usize, &[Sums])],
@@ -375,7 +377,7 @@ fn compare_pieces<M: PlacedMemory + ?Sized>(
     }
     for pieces in pieces.chunks(PIECES) {
         let mut wanted = Vec::new();
-        // The expected sums of each of them, and the first cover of its piece.
+        // The expected sums of each part, and the first cover of its piece.
         let mut expected = Vec::new();
         for &(first, sums) in pieces {
             let places = memory.places();
@@ -405,15 +407,18 @@ fn compare_pieces<M: PlacedMemory + ?Sized>(
 }
 
 fn other_sums<M: PlacedMemory + ?Sized>(memory: &M, tensor: usize) -> Error {
-    let error = Error::broken(&rules::SUM_04, "the memory has other sums than the version");
+    let error = Error::broken(
+        &rules::SUM_04,
+        "the memory does not have the sums of the version",
+    );
     of_tensor(error, memory.places().tensors().get(tensor))
 }
 
-/// Writes the bytes of a piece of a tensor to wherever its lanes lie, whatever is there. A tensor
-/// that is tied is written with the other one.
+/// Writes the bytes of a piece of a tensor to all places of its lanes, whatever is there. A tied
+/// tensor is not written: the tensor whose memory it shares is.
 ///
 /// # Errors
-/// USAGE if there is no such piece; those of the memory.
+/// USAGE if there is no such piece; errors of the memory.
 pub fn fill<M: PlacedMemory + ?Sized>(
     memory: &mut M,
     tensor: usize,

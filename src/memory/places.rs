@@ -9,21 +9,22 @@ use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
 use crate::tensor::TensorInfo;
 
-/// Memory that is given for a tensor: it has all of the tensor, or a part.
+/// Memory for a tensor: for all of it, or for a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
     /// The tensor's name.
     pub name: String,
     /// The number of the row of memory that it lies in.
     pub row: usize,
-    /// The lane of the row that its first element begins with.
+    /// The lane of the row at which its first element begins.
     pub first: u64,
-    /// The length of each dimension, in elements; of dtypes whose lanes are not elements, those of
-    /// the last one in lanes.
+    /// The length of each dimension, in elements. For dtypes whose lanes are not elements, the
+    /// length of the last dimension is in lanes.
     pub shape: Vec<u64>,
     /// Stride of each dimension, in lanes; `None` if the region is contiguous.
     pub strides: Option<Vec<u64>>,
-    /// Which elements of the tensor these are, in its first dimensions; of others all.
+    /// The elements of the tensor that the region has: ranges of the first dimensions, and all of
+    /// the other dimensions.
     pub index: Vec<Range<u64>>,
 }
 
@@ -55,26 +56,27 @@ impl Region {
 pub struct Places {
     tensors: Vec<TensorInfo>,
     parts: Vec<Vec<TensorPart>>,
-    /// For each tensor that lies where another one does, the number of that other one.
+    /// For each tensor that shares the memory of another one, the number of that one.
     ties: Vec<Option<usize>>,
-    /// For each tensor, how many covers its divided parts make, here and in other processes.
+    /// For each tensor, the number of covers that its divided parts make, here and in other
+    /// processes.
     covers: Vec<usize>,
 }
 
 /// Lanes of a tensor that memory holds in one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorPart {
-    /// The row that they lie in.
+    /// The row that the lanes lie in.
     row: usize,
-    /// The lanes of the row from the first to the last of these.
+    /// The range of the row from the first of these lanes to the last one.
     first: u64,
     end: u64,
-    /// From the outermost on. Dimensions of which all is here are joined with the one before, if
-    /// they can be.
+    /// From the outermost one on. Dimensions that are complete here are joined with the one before
+    /// if possible.
     dimensions: Vec<Dimension>,
-    /// Which elements of the tensor they are.
+    /// The elements of the tensor that the lanes are.
     elements: Box<[Range<u64>]>,
-    /// The numbers of the covers that they are in; `None` if they are all lanes of the tensor.
+    /// The numbers of the covers that the part is in; `None` if it has all lanes of the tensor.
     covers: Option<Vec<usize>>,
 }
 
@@ -89,7 +91,8 @@ pub struct PartPiece {
     pub piece: u64,
 }
 
-/// A dimension in lanes: of the tensor, and which of it is here, and how far apart.
+/// A dimension in lanes: its length in the tensor, the range of it that is here, and the stride in
+/// memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Dimension {
     length: u64,
@@ -106,7 +109,7 @@ impl Dimension {
 /// Lanes of a part that have consecutive numbers in the tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stretch {
-    /// The number of the first.
+    /// The number of the first lane in the tensor.
     pub(super) lane: u64,
     /// Place of the first lane in the row.
     pub(super) place: u64,
@@ -124,7 +127,7 @@ impl Stretch {
 }
 
 impl TensorPart {
-    /// Whether another one has the same first lane of memory.
+    /// Whether another part begins at the same lane of memory.
     fn is_at(&self, other: &Self) -> bool {
         (self.row, self.first) == (other.row, other.first)
     }
@@ -134,24 +137,25 @@ impl TensorPart {
         self.dimensions.iter().map(Dimension::count).product()
     }
 
-    /// The row that they lie in.
+    /// The row that the lanes lie in.
     pub fn row(&self) -> usize {
         self.row
     }
 
-    /// The lanes of the row from the first to the last of these; others may lie between them.
+    /// The range of the row from the first of these lanes to the last one; other lanes may lie
+    /// between them.
     pub fn range(&self) -> Range<u64> {
         self.first..self.end
     }
 
-    /// Which elements of the tensor they are, by dimension.
+    /// The elements of the tensor that the lanes are, by dimension.
     pub fn elements(&self) -> &[Range<u64>] {
         &self.elements
     }
 
-    /// Its dimensions in lanes, from the outermost on: the length in the tensor, which of it is
-    /// here, and how far apart neighbours are in the row. Those of which all is here are joined
-    /// with the one before, if they can be.
+    /// Its dimensions in lanes, from the outermost one on: the length in the tensor, the range of
+    /// it that is here, and the stride in the row. Dimensions that are complete here are joined
+    /// with the one before if possible.
     pub fn dimensions(&self) -> impl Iterator<Item = (u64, Range<u64>, u64)> {
         self.dimensions
             .iter()
@@ -178,27 +182,44 @@ impl TensorPart {
         }
     }
 
-    /// The lanes with consecutive numbers to which a lane of the tensor belongs, or the next ones.
+    /// The stretch that has a lane of the tensor, or else the next stretch after it.
+    ///
+    /// Lanes are numbered through the whole tensor, and a part is a box of it. Each row of the box,
+    /// along the last dimension, is a stretch. If a tensor has the shape `[4, 6]`, and the part has
+    /// `[1..3, 2..5]` of it, there are two stretches, `8..11` and `14..17`:
+    ///
+    /// ```text
+    ///      0   1   2   3   4   5
+    ///      6   7 [ 8   9  10] 11      lanes up to 10 find the upper one,
+    ///     12  13 [14  15  16] 17      11 to 16 the lower one,
+    ///     18  19  20  21  22  23      17 and above none
+    /// ```
     fn stretch_at(&self, lane: u64) -> Option<Stretch> {
         let (last, outer) = self.dimensions.split_last()?;
-        // The number of each dimension's neighbour, and where this lane is.
+        // Lanes in one step of the current dimension.
         let mut size: u64 = self.dimensions.iter().map(|one| one.length).product();
         let mut rest = lane;
-        let mut number = 0;
-        let mut place = self.first;
+        // True as long as the indices found so far are those of the lane. From the first dimension
+        // on where the lane is outside the box, the search goes on at the box's next row instead.
         let mut is_at = true;
         let mut indices = Vec::with_capacity(outer.len());
         for one in outer {
             size /= one.length;
-            let at = if is_at { rest / size } else { one.here.start };
-            rest -= if is_at { at * size } else { 0 };
-            indices.push(at);
+            if !is_at {
+                indices.push(one.here.start);
+                continue;
+            }
+            let at = rest / size;
+            rest -= at * size;
             if at < one.here.start {
+                indices.push(one.here.start);
                 is_at = false;
-                *indices.last_mut()? = one.here.start;
-            } else if at >= one.here.end {
-                self.carry(&mut indices)?;
-                is_at = false;
+            } else {
+                indices.push(at);
+                if at >= one.here.end {
+                    self.carry(&mut indices)?;
+                    is_at = false;
+                }
             }
         }
         if is_at && rest >= last.here.end {
@@ -210,6 +231,9 @@ impl TensorPart {
         } else {
             last.here.start
         };
+        // The number of the box's row in the tensor, and the place of its first lane.
+        let mut number = 0;
+        let mut place = self.first;
         for (one, &at) in outer.iter().zip(&indices) {
             number = number * one.length + at;
             place += (at - one.here.start) * one.stride;
@@ -222,7 +246,8 @@ impl TensorPart {
         })
     }
 
-    /// The next index of some outer dimensions, of which the last one is at its end or is to end.
+    /// Moves on to the box's next row, as a counter carries: raises the last of these indices, and
+    /// resets the dimensions that are full. `None` after the last row.
     fn carry(&self, indices: &mut Vec<u64>) -> Option<()> {
         let given = indices.len();
         loop {
@@ -239,7 +264,7 @@ impl TensorPart {
         Some(())
     }
 
-    /// The lanes that are here of some of the tensor.
+    /// The stretches of this part among some lanes of the tensor.
     pub(super) fn stretches(&self, lanes: Range<u64>) -> impl Iterator<Item = Stretch> {
         let mut next = lanes.start;
         std::iter::from_fn(move || {
@@ -252,10 +277,10 @@ impl TensorPart {
         })
     }
 
-    /// Spans of those of these lanes of the tensor that are in this part.
+    /// Spans of the lanes of this part among some lanes of the tensor.
     ///
     /// # Errors
-    /// R-LIM-01 if they are more than the address space holds.
+    /// R-LIM-01 if there are more lanes than the address space holds.
     fn spans(&self, lanes: Range<u64>) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
         for one in self.stretches(lanes) {
@@ -268,8 +293,8 @@ impl TensorPart {
         Ok(spans)
     }
 
-    /// Which of some lanes of the tensor are here, by their places among them, and where they are
-    /// in the row. Numbers ascend, and count from `first`.
+    /// Finds the lanes of this part among some lanes of the tensor. Returns their places among
+    /// these lanes, and their places in the row. Numbers ascend, and count from `first`.
     pub(crate) fn find(
         &self,
         first: u64,
@@ -293,97 +318,44 @@ impl TensorPart {
 }
 
 impl Places {
-    /// The places of these tensors, ascending by name, of which `given` is here. Tensors whose
-    /// memory is the same are tied.
+    /// The places of these tensors, ascending by name, in the regions `given`. Tensors with the
+    /// same memory are tied.
     ///
     /// # Errors
-    /// USAGE if tensors are not in order, or come twice; if something is given of no tensor, does
-    /// not have the form of that part, or cannot be counted in whole lanes; if tensors share their
-    /// memory otherwise.
+    /// USAGE if tensors are not in order, or given twice; if a region is for no tensor, or does not
+    /// have the form of its part; or if tensors share memory without being tied. UNSUPPORTED,
+    /// without a rule, if a lane has elements of several parts.
     pub fn new(tensors: Vec<TensorInfo>, given: &[Region]) -> Result<Self> {
         if let Some([_, info]) = tensors
             .array_windows()
             .find(|[left, right]| left.name() >= right.name())
         {
             return Err(
-                Error::usage("the tensor comes twice, or not in the order of names")
+                Error::usage("the tensor is duplicate, or not in the order of names")
                     .of_tensor(info.name()),
             );
         }
-        let mut parts = vec![Vec::new(); tensors.len()];
-        for one in given {
-            let number = tensors.binary_search_by(|info| info.name().cmp(&one.name));
-            let number = number.map_err(|_| Error::usage("no such tensor").of_tensor(&one.name))?;
-            let part =
-                part_of(&tensors[number], one).map_err(|error| error.of_tensor(&one.name))?;
-            if parts[number]
-                .iter()
-                .any(|other: &TensorPart| part.as_ref().is_some_and(|part| part.is_at(other)))
-            {
-                return Err(
-                    Error::usage("several of its parts lie in the same place").of_tensor(&one.name)
-                );
+        let mut parts = parts_of(&tensors, given)?;
+        let ties = ties_of(&tensors, &parts)?;
+        // The process is alone until other ones are known.
+        for (parts, info) in parts.iter_mut().zip(&tensors) {
+            let lanes = info.bytes() / info.dtype().lane_bytes() as u64;
+            for part in parts {
+                part.covers = (part.count() != lanes).then(Vec::new);
             }
-            parts[number].extend(part);
         }
-        let mut ties = vec![None; tensors.len()];
-        let mut first: BTreeMap<(usize, u64), usize> = BTreeMap::new();
-        for (number, own) in parts.iter().enumerate() {
-            // By the first byte: lanes of different dtypes may lie in one row.
-            let width = tensors[number].dtype().lane_bytes() as u64;
-            let place = |part: &TensorPart| (part.row, part.first.saturating_mul(width));
-            let others: BTreeSet<usize> = own
-                .iter()
-                .map(|part| *first.entry(place(part)).or_insert(number))
-                .collect();
-            let Some(&other) = others
-                .first()
-                .filter(|&&other| other != number || others.len() > 1)
-            else {
-                continue;
-            };
-            let is_same = |(own, other): (&TensorPart, &TensorPart)| {
-                (own.row, own.first, &own.dimensions) == (other.row, other.first, &other.dimensions)
-            };
-            let other_parts: &[TensorPart] = &parts[other];
-            let is_tied = others.len() == 1
-                && tensors[other].dtype() == tensors[number].dtype()
-                && own.len() == other_parts.len()
-                && own.iter().zip(other_parts).all(is_same);
-            if !is_tied {
-                let text = format!(
-                    "the tensor shares memory with {:?}, which is not the same part of a tensor of its form",
-                    tensors[other].name()
-                );
-                return Err(Error::usage(text).of_tensor(tensors[number].name()));
-            }
-            ties[number] = Some(other);
-        }
-        let covers = vec![0; tensors.len()];
-        let mut places = Self {
+        Ok(Self {
+            covers: vec![0; tensors.len()],
             tensors,
             parts,
             ties,
-            covers,
-        };
-        // Alone, until others are known.
-        places
-            .parts
-            .iter_mut()
-            .zip(&places.tensors)
-            .for_each(|(parts, info)| {
-                for part in parts {
-                    let lanes = info.bytes() / info.dtype().lane_bytes() as u64;
-                    part.covers = (part.count() != lanes).then(Vec::new);
-                }
-            });
-        Ok(places)
+        })
     }
 
     /// Finds the covers that several processes make together. `all` has for each process, and for
     /// each tensor here, the [elements](TensorPart::elements) of its parts; `own` is the number of
-    /// this process. Tensors of which no process has anything are refused, unless they are among
-    /// those that none `needs`.
+    /// this process. A tensor of which no process has a part is refused if `needs` returns true for
+    /// its name.
     ///
     /// # Errors
     /// USAGE if parts are missing, or overlap without being the same (R-SUM-10).
@@ -444,7 +416,7 @@ impl Places {
         part.spans(offset / width..end / width)
     }
 
-    /// The part that has some of a piece.
+    /// The part of a [`PartPiece`].
     pub fn part(&self, of: &PartPiece) -> Option<&TensorPart> {
         self.parts(of.tensor).get(of.part)
     }
@@ -454,16 +426,16 @@ impl Places {
         self.parts.get(tensor).map_or(&[], Vec::as_slice)
     }
 
-    /// The tensor in whose memory this one lies, if it is tied.
+    /// The tensor whose memory this one shares, if it is tied.
     pub(crate) fn tied(&self, tensor: usize) -> Option<usize> {
         self.ties.get(tensor).copied().flatten()
     }
 
-    /// The tensors take other shapes.
+    /// Gives the tensors other shapes.
     ///
     /// # Errors
-    /// USAGE if they are not these tensors by name, dtype and length, or if a part of one that
-    /// changes is not all of it.
+    /// USAGE if the tensors differ in name, dtype or length, or if a part of a tensor with another
+    /// shape is not all of it, in order.
     pub fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
         let fits =
             |(old, new): (&TensorInfo, &TensorInfo)| old.name() == new.name() && new.can_patch(old);
@@ -481,10 +453,11 @@ impl Places {
         let changes: Vec<_> = changes.map(|((_, new), parts)| (new, parts)).collect();
         for (new, parts) in &changes {
             if parts.iter().any(|part| part.whole().is_none()) {
-                return Err(
-                    Error::usage("a tensor of which parts are here has another shape")
-                        .of_tensor(new.name()),
-                );
+                return Err(Error::usage(
+                    "the tensor has another shape in this version, and only parts of it are in \
+                     this memory",
+                )
+                .of_tensor(new.name()));
             }
         }
         for (new, part) in changes
@@ -497,10 +470,11 @@ impl Places {
         Ok(())
     }
 
-    /// Refuses a version in which tensors that lie in the same memory differ.
+    /// Refuses a version in which tensors that share memory differ. `digest` returns the digest of
+    /// the tensor with a name.
     ///
     /// # Errors
-    /// USAGE, with the name of one. `digest` gives those of tensors.
+    /// USAGE, with the name of a tensor that differs.
     pub fn check_ties<D: PartialEq>(&self, digest: impl Fn(&str) -> Option<D>) -> Result<()> {
         for (info, tied) in self.tensors.iter().zip(&self.ties) {
             let Some(other) = tied.map(|other| self.tensors[other].name()) else {
@@ -521,7 +495,7 @@ impl Places {
         self.covers.get(tensor).copied().unwrap_or(0)
     }
 
-    /// Which covers a part of a tensor is in; `None` if it is compared alone.
+    /// The covers that a part of a tensor is in; `None` if it is compared alone.
     ///
     /// # Errors
     /// USAGE if it would be compared with nothing (R-SUM-10), because covers have not been
@@ -529,15 +503,80 @@ impl Places {
     pub(crate) fn joins(&self, tensor: usize, part: usize) -> Result<Option<&[usize]>> {
         let covers = self.parts(tensor)[part].covers.as_deref();
         if covers.is_some_and(<[usize]>::is_empty) {
-            let error =
-                Error::usage("a part of it is here, and it is not known who has the others");
+            let error = Error::usage(
+                "this process has a part of the tensor, and it is unknown which processes have the \
+                 other parts",
+            );
             return Err(error.of_tensor(self.tensors[tensor].name()));
         }
         Ok(covers)
     }
 }
 
-/// Which elements of a tensor a part has, by dimension.
+/// The parts of each tensor.
+fn parts_of(tensors: &[TensorInfo], given: &[Region]) -> Result<Vec<Vec<TensorPart>>> {
+    let mut parts: Vec<Vec<TensorPart>> = vec![Vec::new(); tensors.len()];
+    for one in given {
+        let number = tensors.binary_search_by(|info| info.name().cmp(&one.name));
+        let number = number.map_err(|_| Error::usage("no such tensor").of_tensor(&one.name))?;
+        let part = part_of(&tensors[number], one).map_err(|error| error.of_tensor(&one.name))?;
+        let Some(part) = part else {
+            continue;
+        };
+        if parts[number].iter().any(|other| part.is_at(other)) {
+            return Err(
+                Error::usage("several of its parts are at the same place in memory")
+                    .of_tensor(&one.name),
+            );
+        }
+        parts[number].push(part);
+    }
+    Ok(parts)
+}
+
+/// For each tensor that shares the memory of an earlier one, the number of that one.
+fn ties_of(tensors: &[TensorInfo], parts: &[Vec<TensorPart>]) -> Result<Vec<Option<usize>>> {
+    let mut ties = vec![None; tensors.len()];
+    let mut first: BTreeMap<(usize, u64), usize> = BTreeMap::new();
+    for (number, own) in parts.iter().enumerate() {
+        // Places are in bytes, because lanes of different dtypes may lie in one row.
+        let width = tensors[number].dtype().lane_bytes() as u64;
+        let place = |part: &TensorPart| (part.row, part.first.saturating_mul(width));
+        let others: BTreeSet<usize> = own
+            .iter()
+            .map(|part| *first.entry(place(part)).or_insert(number))
+            .collect();
+        let Some(&other) = others.first() else {
+            continue;
+        };
+        if other == number && others.len() == 1 {
+            continue;
+        }
+        let is_tied = others.len() == 1
+            && tensors[other].dtype() == tensors[number].dtype()
+            && are_same(own, &parts[other]);
+        if !is_tied {
+            let text = format!(
+                "the tensor shares memory with {:?}, but they are not the same part of tensors of \
+                 one dtype and shape",
+                tensors[other].name()
+            );
+            return Err(Error::usage(text).of_tensor(tensors[number].name()));
+        }
+        ties[number] = Some(other);
+    }
+    Ok(ties)
+}
+
+/// True if these parts lie in the same lanes of memory, one by one.
+fn are_same(left: &[TensorPart], right: &[TensorPart]) -> bool {
+    left.len() == right.len()
+        && left.iter().zip(right).all(|(left, right)| {
+            (left.row, left.first, &left.dimensions) == (right.row, right.first, &right.dimensions)
+        })
+}
+
+/// The elements of a tensor that a part has, by dimension.
 pub type Elements = Box<[Range<u64>]>;
 
 /// Whether lanes are elements.
@@ -545,9 +584,9 @@ fn has_elements(info: &TensorInfo) -> bool {
     info.dtype().bits() == 8 * info.dtype().lane_bytes() as u64
 }
 
-/// The last dimensions of a tensor as one of lanes, as few of them as are whole lanes: where they
-/// begin, how long they are together, and which of these lanes some elements are. `None` if a lane
-/// has others, too.
+/// Joins the last dimensions of a tensor to one dimension of whole lanes, as few of them as
+/// possible. Returns the first of these dimensions, their total length in lanes, and the range of
+/// lanes of some elements. `None` if one of these lanes has other elements, too.
 fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u64, Range<u64>)> {
     let lane_bits = 8 * info.dtype().lane_bytes() as u64;
     let in_lanes = |count: u64| {
@@ -575,6 +614,18 @@ fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u
 }
 
 /// The part of the tensor that the region gives, in lanes; `None` if it has no lanes.
+///
+/// An example: of a tensor of shape `[4, 6]`, a region has the rows 1 and 2 and the columns 2 to 4,
+/// so its `index` is `[1..3, 2..5]` and its `shape` `[2, 3]`. If it is a view of memory that is 8
+/// lanes wide, its strides are `[8, 1]`, and its two dimensions are
+///
+/// ```text
+/// length 4, here 1..3, stride 8
+/// length 6, here 2..5, stride 1
+/// ```
+///
+/// Inner dimensions become one if elements are smaller than a lane ([`last_in_lanes`]), and
+/// dimensions that are complete here are joined with the one before ([`joined`]).
 fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
     let shape = info.shape();
     let wrong = || {
@@ -583,18 +634,7 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
             given.shape, given.index
         ))
     };
-    if given.index.len() > shape.len() {
-        return Err(wrong());
-    }
-    let whole = shape[given.index.len()..].iter().map(|&length| 0..length);
-    let elements: Vec<Range<u64>> = given.index.iter().cloned().chain(whole).collect();
-    if elements
-        .iter()
-        .zip(shape)
-        .any(|(range, &length)| range.start > range.end || range.end > length)
-    {
-        return Err(wrong());
-    }
+    let elements = elements_of(shape, given).ok_or_else(wrong)?;
     if elements.iter().any(Range::is_empty) || info.bytes() == 0 {
         return if given.shape.contains(&0) {
             Ok(None)
@@ -606,31 +646,22 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
         return Err(Error::refused(
             ErrorClass::Unsupported,
             format!(
-                "{} cannot be divided there: a byte has elements of several parts",
+                "{} cannot be divided there: a byte would have elements of several parts",
                 info.dtype()
             ),
         ));
     };
-    let rows = given
-        .shape
-        .iter()
-        .try_fold(1_u64, |rows, &length| rows.checked_mul(length));
-    let strides = given
-        .strides
-        .clone()
-        .unwrap_or_else(|| in_a_row(&given.shape));
-    let (outer, own) = (
-        elements.get(..at).unwrap_or_default(),
-        given.shape.get(..at).unwrap_or_default(),
-    );
-    let is_fit = strides.len() == given.shape.len()
-        && own.len() == outer.len()
-        && outer.iter().zip(own).all(|(range, length)| range.end - range.start == *length)
-        && rows == Some(outer.iter().map(|range| range.end - range.start).product::<u64>() * (here.end - here.start))
+    let strides = match &given.strides {
+        Some(strides) => strides.clone(),
+        None => in_a_row(&given.shape),
+    };
+    let outer = elements.get(..at).unwrap_or_default();
+    let has_form = strides.len() == given.shape.len()
+        && has_form(&given.shape, outer, &here)
         // For dtypes whose lanes are elements, the number of dimensions must be the tensor's as
         // well.
         && (!has_elements(info) || given.shape.len() == shape.len());
-    if !is_fit {
+    if !has_form {
         return Err(wrong());
     }
     let inner: Vec<(u64, u64)> = given.shape[at.min(given.shape.len())..]
@@ -638,21 +669,67 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
         .copied()
         .zip(strides[at.min(strides.len())..].iter().copied())
         .collect();
-    let mut dimensions: Vec<Dimension> = Vec::new();
+    let last = Dimension {
+        length,
+        here,
+        stride: stride_of(&inner).ok_or_else(wrong)?,
+    };
     let outer = outer.iter().zip(shape).zip(&strides);
     let outer = outer.map(|((here, &length), &stride)| Dimension {
         length,
         here: here.clone(),
         stride,
     });
-    let last = Dimension {
-        length,
-        here,
-        stride: stride_of(&inner).ok_or_else(wrong)?,
-    };
-    for one in outer.chain([last]) {
+    let dimensions = joined(outer.chain([last]));
+    if !are_apart(&dimensions) {
+        return Err(Error::usage(
+            "several of its elements are at the same place in memory",
+        ));
+    }
+    Ok(Some(TensorPart {
+        row: given.row,
+        first: given.first,
+        end: end_of(given.first, &dimensions).ok_or_else(wrong)?,
+        dimensions,
+        elements: elements.into(),
+        covers: None,
+    }))
+}
+
+/// The elements of the tensor that a region has, for every dimension; `None` if the tensor does not
+/// have them.
+fn elements_of(shape: &[u64], given: &Region) -> Option<Vec<Range<u64>>> {
+    let whole = shape
+        .get(given.index.len()..)?
+        .iter()
+        .map(|&length| 0..length);
+    let elements: Vec<Range<u64>> = given.index.iter().cloned().chain(whole).collect();
+    let is_inside = elements
+        .iter()
+        .zip(shape)
+        .all(|(range, &length)| range.start <= range.end && range.end <= length);
+    is_inside.then_some(elements)
+}
+
+/// True if a region's shape is that of the part: its outer dimensions have these lengths, and the
+/// others have as many lanes as `here`.
+fn has_form(shape: &[u64], outer: &[Range<u64>], here: &Range<u64>) -> bool {
+    let own = shape.get(..outer.len()).unwrap_or_default();
+    let lanes = shape
+        .iter()
+        .try_fold(1_u64, |lanes, &length| lanes.checked_mul(length));
+    let lengths = outer.iter().map(|range| range.end - range.start);
+    own.len() == outer.len()
+        && lengths.clone().eq(own.iter().copied())
+        && lanes == Some(lengths.product::<u64>() * (here.end - here.start))
+}
+
+/// Joins each dimension that is complete here with the one before, if one stride describes both.
+fn joined(dimensions: impl Iterator<Item = Dimension>) -> Vec<Dimension> {
+    let mut joined: Vec<Dimension> = Vec::new();
+    for one in dimensions {
         if one.here == (0..one.length)
-            && let Some(before) = dimensions.last_mut()
+            && let Some(before) = joined.last_mut()
         {
             if one.length == 1 {
                 continue;
@@ -666,36 +743,27 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
                 continue;
             }
         }
-        dimensions.push(one);
+        joined.push(one);
     }
-    if let [one] = dimensions.as_mut_slice()
+    if let [one] = joined.as_mut_slice()
         && one.count() == 1
     {
         one.stride = 1;
     }
-    if !are_apart(&dimensions) {
-        return Err(Error::usage(
-            "several of its elements lie in the same place",
-        ));
-    }
-    let reach = dimensions.iter().try_fold(given.first, |end, one| {
-        end.checked_add((one.count() - 1).checked_mul(one.stride)?)
-    });
-    let end = reach
-        .and_then(|last| last.checked_add(1))
-        .ok_or_else(wrong)?;
-    Ok(Some(TensorPart {
-        row: given.row,
-        first: given.first,
-        end,
-        dimensions,
-        elements: elements.into(),
-        covers: None,
-    }))
+    joined
 }
 
-/// Whether no two lanes lie in the same place, as far as strides tell: each dimension steps over
-/// all that the closer ones reach.
+/// The lane of the row after the part's last one; `None` beyond 64 bits.
+fn end_of(first: u64, dimensions: &[Dimension]) -> Option<u64> {
+    let mut last = first;
+    for one in dimensions {
+        last = last.checked_add((one.count() - 1).checked_mul(one.stride)?)?;
+    }
+    last.checked_add(1)
+}
+
+/// Whether the strides ensure that no two lanes lie in the same place: each stride exceeds the
+/// reach of all dimensions with smaller strides.
 fn are_apart(dimensions: &[Dimension]) -> bool {
     let mut long: Vec<(u64, u64)> = dimensions
         .iter()
@@ -711,7 +779,7 @@ fn are_apart(dimensions: &[Dimension]) -> bool {
     })
 }
 
-/// Strides of what lies in a row.
+/// Strides of a contiguous region of this shape.
 fn in_a_row(shape: &[u64]) -> Vec<u64> {
     let mut strides = vec![1_u64; shape.len()];
     for at in (1..shape.len()).rev() {
@@ -720,7 +788,8 @@ fn in_a_row(shape: &[u64]) -> Vec<u64> {
     strides
 }
 
-/// The stride of dimensions that are one: lengths and strides; `None` if they are not.
+/// The stride of dimensions, given as lengths and strides, that can be joined to one; `None` if
+/// they cannot.
 fn stride_of(inner: &[(u64, u64)]) -> Option<u64> {
     let mut long = inner.iter().filter(|(length, _)| *length > 1);
     let Some(&(mut length, mut stride)) = long.next_back() else {
@@ -739,29 +808,27 @@ fn stride_of(inner: &[(u64, u64)]) -> Option<u64> {
 /// A part, by the number of its process and its place there.
 type Holder = (usize, usize);
 
-/// For each part the covers that it is in.
+/// The holders of each part, which is given by the range of its elements in every dimension.
+type Holders = BTreeMap<Vec<(u64, u64)>, Vec<Holder>>;
+
+/// For each part, the covers that it is in.
 type PartCovers = BTreeMap<Holder, Vec<usize>>;
 
-/// The covers of a tensor that several processes make together: each holds every element exactly
-/// once, and each part is in one of them. Parts that are all of the tensor are covers by
-/// themselves. How many there are, and which parts are in them.
+/// Finds the covers of a tensor that several processes make together: each cover holds every
+/// element exactly once, and each part is in at least one of them. Parts that are all of the tensor
+/// are not counted, because they are compared alone. Returns the number of covers, and the covers
+/// that each part is in.
 fn covers(
     info: &TensorInfo,
     ranks: &[&[Elements]],
     is_needed: bool,
 ) -> Result<(usize, PartCovers)> {
-    let size = |elements: &[Range<u64>]| {
-        elements
-            .iter()
-            .map(|range| range.end - range.start)
-            .product::<u64>()
-    };
     let total: u64 = info.shape().iter().product();
-    let mut holders: BTreeMap<Vec<(u64, u64)>, Vec<Holder>> = BTreeMap::new();
+    let mut holders = Holders::new();
     let mut is_whole = total == 0;
     for (rank, parts) in ranks.iter().enumerate() {
         for (place, part) in parts.iter().enumerate() {
-            let count = size(part);
+            let count: u64 = part.iter().map(|range| range.end - range.start).product();
             is_whole |= count == total;
             if 0 < count && count < total {
                 let key = part.iter().map(|range| (range.start, range.end)).collect();
@@ -776,22 +843,7 @@ fn covers(
             Err(Error::usage("no process has this tensor"))
         };
     }
-    let distinct: Vec<(&Vec<(u64, u64)>, usize)> =
-        holders.iter().map(|(part, own)| (part, own[0].0)).collect();
-    for (at, (one, rank)) in distinct.iter().enumerate() {
-        let meets = |other: &[(u64, u64)]| {
-            one.iter()
-                .zip(other)
-                .all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
-        };
-        if let Some((other, rank_of_other)) =
-            distinct[at + 1..].iter().find(|(other, _)| meets(other))
-        {
-            return Err(Error::usage(format!(
-                "parts overlap: {one:?} of rank {rank}, {other:?} of rank {rank_of_other}"
-            )));
-        }
-    }
+    check_apart(&holders)?;
     let held: u64 = holders
         .keys()
         .map(|part| part.iter().map(|(start, end)| end - start).product::<u64>())
@@ -799,7 +851,7 @@ fn covers(
     if held != total {
         let parts: Vec<_> = holders.keys().collect();
         return Err(Error::usage(format!(
-            "the parts of all ranks together are not all of the shape {:?}: {parts:?}",
+            "the parts of all ranks together do not cover the shape {:?}: {parts:?}",
             info.shape()
         )));
     }
@@ -817,15 +869,34 @@ fn covers(
     Ok((count, joined))
 }
 
-/// Some lanes of a row of memory: where they are, above `first`; `None` if they are all from there
-/// on.
+/// Refuses different parts that have elements in common.
+fn check_apart(holders: &Holders) -> Result<()> {
+    let distinct: Vec<(&Vec<(u64, u64)>, usize)> =
+        holders.iter().map(|(part, own)| (part, own[0].0)).collect();
+    for (at, (one, rank)) in distinct.iter().enumerate() {
+        for (other, rank_of_other) in &distinct[at + 1..] {
+            let meets = one
+                .iter()
+                .zip(*other)
+                .all(|(left, right)| left.0.max(right.0) < left.1.min(right.1));
+            if meets {
+                return Err(Error::usage(format!(
+                    "parts overlap: {one:?} of rank {rank}, {other:?} of rank {rank_of_other}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lanes of a row of memory: lanes at some distances from `first`, or all lanes from there on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// The number of the row.
     pub row: usize,
-    /// A lane of the row.
+    /// The lane of the row that distances count from.
     pub first: u64,
-    /// Distance of each lane from `first`, below 2^31.
+    /// Distance of each lane from `first`, below 2^31; `None` for all lanes from `first` on.
     pub places: Option<Vec<u32>>,
     /// Number of lanes.
     pub count: usize,
@@ -845,12 +916,12 @@ impl Span {
         }
     }
 
-    /// The lanes at these places of a row, in spans of consecutive ones.
+    /// The lanes at these places of a row, in as many spans as [`REACH`] requires.
     pub(crate) fn at(row: usize, places: &[u64]) -> Vec<Self> {
         let together = places.chunk_by(|left, right| left / REACH == right / REACH);
         let one = |places: &[u64]| {
             let first = places[0] / REACH * REACH;
-            // Below the reach.
+            // Less than the reach.
             let above = places
                 .iter()
                 .map(|place| u32::try_from(place - first).unwrap_or(u32::MAX));

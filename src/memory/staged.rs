@@ -1,5 +1,5 @@
-//! Writing the values of a set to the library's own memory: whatever can fail is tried before, and
-//! there is a way back.
+//! Writes the values of a set to the library's own memory. Everything that can fail is done before,
+//! and the changes can be undone.
 
 use crate::error::{Error, Result};
 use crate::memory::lanes::write;
@@ -7,8 +7,8 @@ use crate::memory::patch_set::{PatchSet, RunKind, shared};
 use crate::tensor::{MemoryState, State};
 
 impl PatchSet {
-    /// Checks all that could hinder writing; nothing is written yet. The memory must hold the base,
-    /// or the target if the set has been written.
+    /// Checks everything that could prevent writing; nothing is written yet. The memory must hold
+    /// the base, or the target if the set has been written.
     ///
     /// # Errors
     /// USAGE if the memory holds other tensors than the base, by name, dtype or shape.
@@ -27,7 +27,7 @@ impl PatchSet {
     }
 }
 
-/// A set and memory that it fits. Nothing that can be done now fails or allocates.
+/// A set, and memory that it fits. Writing the set neither fails nor allocates.
 #[derive(Debug)]
 pub struct StagedPatches<'m> {
     set: &'m mut PatchSet,
@@ -38,7 +38,7 @@ impl StagedPatches<'_> {
     /// Makes the memory hold the target. Nothing happens if it does already.
     ///
     /// # Errors
-    /// None, if the memory is what it was when this was made.
+    /// None, if the memory is as it was when the set was staged.
     pub fn write(&mut self) -> Result<()> {
         if self.set.is_switched {
             return Ok(());

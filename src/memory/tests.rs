@@ -10,7 +10,7 @@ use crate::memory::{
 use crate::table::StateTable;
 use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, State, StateDigests, TensorInfo};
 
-/// As an engine makes it: piece by piece, in stretches of this many lanes.
+/// Collects a set as an engine does: piece by piece, in stretches of this many lanes.
 fn set_between(
     base: &MemoryState,
     target: &MemoryState,
@@ -46,8 +46,8 @@ fn set_between(
     collector.finish(new)
 }
 
-/// Lanes that change, and each whole tensor: a state in which nothing but the right places has been
-/// touched equals the target.
+/// Checks that a set has only changed lanes and whole tensors, and that writing these to the base
+/// gives the target.
 fn check_form(set: &PatchSet, base: &MemoryState, target: &MemoryState) {
     let mut last = None;
     let mut rebuilt = MemoryState::new();
@@ -94,7 +94,7 @@ fn check_form(set: &PatchSet, base: &MemoryState, target: &MemoryState) {
             let lane = &mut rebuilt.room(run.tensor)[at..at + width];
             assert!(
                 run.kind == RunKind::Whole || lane != value,
-                "no lane that is the same"
+                "a lane of the set has not changed"
             );
             lane.copy_from_slice(value);
         }
@@ -115,12 +115,12 @@ fn check_form(set: &PatchSet, base: &MemoryState, target: &MemoryState) {
     assert_eq!(set.removed().collect::<Vec<_>>(), gone);
 }
 
-/// What becomes of a tensor.
+/// The change of a tensor.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
-    /// One lane in this many changes; 0 for none.
+    /// One lane in this many changes; with 0, none does.
     Changed(u64),
-    /// The same, and another shape.
+    /// Lanes change in the same way, and the shape changes.
     Reshaped(u64),
     New,
     Removed,
@@ -160,9 +160,10 @@ fn noise(seed: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// Base and target.
+/// Makes base and target.
 fn states(fates: &[(Fate, Dtype, u64, u64)]) -> (MemoryState, MemoryState) {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for (number, &(fate, dtype, lanes, seed)) in fates.iter().enumerate() {
         let name = &format!("tensor {number}");
         let width = dtype.lane_bytes();
@@ -202,7 +203,7 @@ fn states(fates: &[(Fate, Dtype, u64, u64)]) -> (MemoryState, MemoryState) {
     (base, target)
 }
 
-/// Buffers as another program would own them, and the tensors that they hold.
+/// Makes buffers like those of another program, with the tensors that they hold.
 fn buffers(state: &MemoryState) -> Vec<(TensorInfo, Vec<u8>)> {
     state
         .iter()
@@ -219,7 +220,7 @@ fn lend(buffers: &mut [(TensorInfo, Vec<u8>)]) -> LentState<&mut [u8]> {
     .unwrap()
 }
 
-/// Goes forward and back, and each of them twice.
+/// Writes and undoes a set, each of them twice.
 fn go_back_and_forth(
     set: &mut PatchSet,
     memory: &mut MemoryState,
@@ -244,8 +245,8 @@ fn go_back_and_forth(
     holds(memory, false);
 }
 
-/// The changes between two states of the same tensors, for memory of others: each changed lane by
-/// its number, or all lanes of a tensor.
+/// Collects the changes between two states of the same tensors for caller-provided memory: each
+/// changed lane by its number, or all lanes of a tensor.
 fn changes_between(
     base: &MemoryState,
     target: &MemoryState,
@@ -302,7 +303,7 @@ proptest! {
         go_back_and_forth(&mut set, &mut memory, &|memory, is_target| {
             assert_eq!(*memory, if is_target { target.clone() } else { base.clone() });
         });
-        // All is as it was in the set, too.
+        // The set itself is unchanged, too.
         check_form(&set, &base, &target);
     }
 
@@ -327,7 +328,7 @@ proptest! {
         for _ in 0..2 {
             prop_assert_eq!(MemoryState::copy_of(&memory).unwrap(), base.clone());
             changes.write(&mut memory).unwrap();
-            // What is written is not written again.
+            // Changes that have been written are not written again.
             prop_assert_eq!(changes.write(&mut memory).unwrap_err().class(), ErrorClass::Usage);
             PlacedMemory::describe(&mut memory, target.tensors()).unwrap();
             prop_assert_eq!(MemoryState::copy_of(&memory).unwrap(), target.clone());
@@ -362,8 +363,8 @@ fn one_tensor(data: Vec<u8>) -> MemoryState {
 
 #[test]
 fn each_stretch_takes_the_shorter_form() {
-    // Of 300 lanes in stretches of 100, a third changes in the first, one fewer in the second, all
-    // in the third.
+    // In stretches of 100 lanes, 34 lanes change in the first, 33 in the second, and all in the
+    // third.
     let base = one_tensor(vec![0; 600]);
     let mut data = vec![0; 600];
     (0..34)
@@ -382,12 +383,12 @@ fn each_stretch_takes_the_shorter_form() {
         [
             (0, RunKind::Whole, 0..200),
             (0, RunKind::Lanes(0..33), 200..266),
-            // The next multiple of 8.
+            // The values begin at the next multiple of 8.
             (200, RunKind::Whole, 272..472),
         ]
     );
     assert_eq!((set.lanes(), set.bytes()), (233, 4 * 33 + 2 * 472));
-    // In one stretch, numbers and values would take 6 * 167 bytes, all values 600.
+    // In one stretch, numbers and values would take 6 * 167 bytes, while all values take 600.
     let set = set_between(&base, &target, 300, u64::MAX).unwrap();
     assert_eq!(
         (set.runs().len(), set.numbers().len(), set.bytes()),
@@ -417,7 +418,7 @@ fn neighbours_become_one_run_across_stretches_and_pieces() {
         ]
     );
     assert_eq!(set.runs().len(), 1);
-    // All of both pieces.
+    // All lanes of both pieces change.
     data.fill(1);
     let set = set_between(&base, &one_tensor(data), 1 << 17, u64::MAX).unwrap();
     assert_eq!(
@@ -428,7 +429,7 @@ fn neighbours_become_one_run_across_stretches_and_pieces() {
 
 #[test]
 fn numbers_of_large_tensors_begin_anew() {
-    // Pieces on both sides of lane 2^32; nothing else of the tensor is there.
+    // Pieces on both sides of lane 2^32; the tensor has no other data.
     let info = TensorInfo::new("t", Dtype::U8, [1_u64 << 33]).unwrap();
     let digests = StateDigests {
         tensors: Vec::new(),
@@ -487,7 +488,8 @@ fn tensors_may_alternate() {
         }
         state
     };
-    let (base, target) = (state(0), state(9));
+    let base = state(0);
+    let target = state(9);
     let table = StateTable {
         tensors: target.tensors().to_vec(),
         digests: StateDigests::of(&target, &()).unwrap(),
@@ -516,18 +518,20 @@ fn tensors_may_alternate() {
 
 #[test]
 fn what_does_not_belong_together_is_refused() {
-    let (base, target) = (one_tensor(vec![0; 400]), one_tensor(vec![1; 400]));
+    let base = one_tensor(vec![0; 400]);
+    let target = one_tensor(vec![1; 400]);
     let table = StateTable {
         tensors: target.tensors().to_vec(),
         digests: StateDigests::of(&target, &()).unwrap(),
     };
     let collector = || PatchCollector::new(base.tensors(), &table, u64::MAX).unwrap();
-    // Other lanes, and a stretch behind the end.
+    // Lanes of another width, and a stretch beyond the end.
     assert!(collector().add(0, 0, PieceChanges::new(4)).is_err());
     let mut changes = PieceChanges::new(2);
     changes.add(398, &[0; 4], &[1; 4]);
     assert!(collector().add(0, 0, changes).is_err());
-    // A tensor that is new, and new ones that are not.
+    // Changes of a tensor that is new; new data that is missing, or that belongs to no new tensor;
+    // and a budget that is too small.
     let mut of_new = PatchCollector::new(&[], &table, 400).unwrap();
     assert!(of_new.add(0, 0, PieceChanges::new(2)).is_err());
     assert!(of_new.finish(MemoryState::new()).is_err());

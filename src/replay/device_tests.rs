@@ -1,5 +1,5 @@
-//! Memory for tests that is as slow and strange as a device: what a call writes lies there only
-//! when the call ends, and any call may fail half way.
+//! Memory for tests that is as slow and strange as a device: the writes of a call become visible
+//! only when the call ends, and any call may fail halfway.
 
 use std::ops::Range;
 
@@ -9,20 +9,20 @@ use crate::memory::{PartPiece, PlacedMemory, Places, Region, Span};
 use crate::sums::Sums;
 use crate::tensor::{MemoryState, State, TensorInfo};
 
-/// Rows of lanes.
+/// A device with rows of lanes.
 pub(super) struct Device {
     pub(super) places: Places,
     pub(super) rows: Vec<Vec<u8>>,
-    /// Of each call what it has written so far: row, byte, value.
+    /// Writes of the current call: row, byte, value.
     written: Vec<(usize, usize, Vec<u8>)>,
     calls: usize,
-    /// The calls that fail, by their numbers.
+    /// Numbers of the calls that fail.
     fails: Range<usize>,
-    /// How many quarters of the lanes a call that fails writes.
+    /// Number of quarters of its lanes that a failing call writes.
     quarters: usize,
 }
 
-/// Proven lanes: their width, where they are, old and new values.
+/// Verified lanes: their width, their places, and their old and new values.
 #[derive(Debug)]
 pub(super) struct Staged(usize, Vec<Span>, Vec<u8>, Vec<u8>);
 
@@ -38,7 +38,7 @@ impl Device {
         }
     }
 
-    /// Each tensor in a row of its own.
+    /// Makes a device with each tensor in a row of its own.
     pub(super) fn of(state: &MemoryState) -> Self {
         let given: Vec<Region> = state
             .tensors()
@@ -50,7 +50,7 @@ impl Device {
         Self::new(Places::new(state.tensors().to_vec(), &given).unwrap(), rows)
     }
 
-    /// The state, if each tensor has a row of its own.
+    /// Returns the state, if each tensor has a row of its own.
     pub(super) fn state(&self) -> MemoryState {
         let mut state = MemoryState::new();
         for (info, data) in self.places.tensors().iter().zip(&self.rows) {
@@ -61,18 +61,18 @@ impl Device {
         state
     }
 
-    /// Fails at these of the calls that come.
+    /// Makes these of the next calls fail.
     pub(super) fn failing(&mut self, fails: Range<usize>) -> &mut Self {
         (self.calls, self.fails) = (0, fails);
         self
     }
 
-    /// How many quarters of the lanes a call that fails writes.
+    /// Sets the number of quarters of its lanes that a failing call writes.
     pub(super) fn writes(&mut self, quarters: usize) {
         self.quarters = quarters;
     }
 
-    /// The end of a call.
+    /// Ends a call.
     fn synchronize(&mut self) -> Result<()> {
         let is_failure = self.fails.contains(&self.calls);
         self.calls += 1;

@@ -1,5 +1,5 @@
-//! Links taken in place: against links applied one by one, in memory that is wrong, that others
-//! write to, or that fails.
+//! Compares links applied in place with links applied one by one, in memory that is wrong, that
+//! other code writes to, or that fails.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Link {
     open(file(base, target, profile, true))
 }
 
-/// From a base, whose sums are known, over links.
+/// Makes a replay of links from a base with known sums.
 fn replay<'a>(base: &MemoryState, links: &'a [Link]) -> Replay<'a, Vec<u8>> {
     let (table, sums) = StateSums::hashed(base, &()).unwrap();
     let mut replay = Replay::new(table).with_sums(sums);
@@ -48,7 +48,7 @@ fn replay<'a>(base: &MemoryState, links: &'a [Link]) -> Replay<'a, Vec<u8>> {
     replay
 }
 
-/// Buffers of somebody else, with the tensors of a state.
+/// Caller-provided buffers with the tensors of a state.
 struct Own(Vec<(TensorInfo, Vec<u8>)>);
 
 impl Own {
@@ -70,7 +70,7 @@ impl Own {
         .unwrap()
     }
 
-    /// What it holds, as these tensors.
+    /// Returns the content of the buffers, as these tensors.
     fn state(&self, tensors: &[TensorInfo]) -> MemoryState {
         let mut state = MemoryState::new();
         for (info, (_, data)) in tensors.iter().zip(&self.0) {
@@ -82,7 +82,7 @@ impl Own {
     }
 }
 
-/// Takes links in place, and does not write yet.
+/// Verifies links in place, without writing.
 fn prove<M: PlacedMemory>(
     replay: &Replay<'_, Vec<u8>>,
     memory: &mut M,
@@ -93,8 +93,8 @@ fn prove<M: PlacedMemory>(
     Ok(changes)
 }
 
-/// What memory that holds a state holds then, and how many lanes were written. Nothing is written
-/// where it fails.
+/// Applies links to memory that holds a state; returns its content and the number of lanes that
+/// were written. A failure leaves the memory unchanged.
 fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemoryState, u64)> {
     let mut own = Own::of(state);
     let mut changes = Changes::new(u64::MAX);
@@ -103,7 +103,7 @@ fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemorySta
         own.state(state.tensors()) == *state,
         "memory has changed before it was written to"
     );
-    // What is not proven cannot be written.
+    // Changes that were not verified cannot be written.
     let mark = changes.mark();
     assert!(proven.is_ok() || (mark.staged, mark.lanes, mark.bytes) == (0, 0, 0));
     proven?;
@@ -112,7 +112,7 @@ fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemorySta
     Ok((own.state(&replay.tensors()), lanes))
 }
 
-/// The plans of all pieces, or why there are none.
+/// Returns the plans of all pieces, or the reason why there are none.
 fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
     let planner = PiecePlanner {
         course: &replay.course(),
@@ -135,7 +135,7 @@ fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
     Ok(plans)
 }
 
-/// One tensor; its lanes are what `lane` says of their numbers.
+/// Makes a state of one tensor, whose lanes are calculated from their numbers.
 fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
     let width = dtype.lane_bytes();
     let data: Vec<u8> = (0..lanes)
@@ -147,7 +147,7 @@ fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
     state
 }
 
-/// As another, but some lanes are other ones.
+/// Makes such a state in which one lane in `every` is larger by `by`.
 fn changed(
     dtype: Dtype,
     lanes: u64,
@@ -168,7 +168,7 @@ fn lane(number: u64) -> u64 {
     0x3C3C_3C3C_3C3C_3C00 + number % 200
 }
 
-/// The same memory with a flipped bit.
+/// Returns the state with a flipped bit.
 fn flipped(state: &MemoryState, bit: usize) -> MemoryState {
     let mut state = state.clone();
     state.room(0)[bit / 8] ^= 1 << (bit % 8);
@@ -191,7 +191,7 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
                 "R-SUM-04"
             };
             for bit in 0..bits {
-                // The second of the coded lanes.
+                // The bit is in the second of the coded lanes.
                 let memory = flipped(&base, 51 * bits + bit);
                 let error = taken(&replay, &memory).unwrap_err();
                 let place = (
@@ -218,7 +218,7 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
                     (Some("R-SUM-04"), Some("t"))
                 );
                 check_sums(&mut Own::of(&target).lend(), &[(0, sums)], &Alone, &()).unwrap();
-                // Of fewer pieces than the tensor has.
+                // The sums are for fewer pieces than the tensor has.
                 let error =
                     check_sums(&mut Own::of(&target).lend(), &[(0, &[])], &Alone, &()).unwrap_err();
                 assert_eq!(error.rule(), Some("R-SUM-04"));
@@ -241,15 +241,15 @@ fn errors_of_two_links_that_cancel_are_noticed() {
         ];
         let replay = replay(&base, &links);
         assert_eq!(taken(&replay, &base).unwrap().0, base);
-        // There and back: the lane is what it was, and it was wrong.
+        // The second link restores the lane, but its value was wrong in between.
         let memory = flipped(&base, 51 * 8 * dtype.lane_bytes());
         let error = taken(&replay, &memory).unwrap_err();
         assert_eq!((error.rule(), error.link()), (Some("R-SUM-03"), Some(0)));
     }
 }
 
-/// The file of a link with one part, with another number among its sums, behind a good checksum:
-/// the one that begins this many bytes before the end.
+/// Changes one number among the sums of a link with one part, `before_end` bytes before the end of
+/// its file, and corrects the checksum.
 fn with_wrong_sum(mut file: Vec<u8>, before_end: usize) -> Vec<u8> {
     let end = file.len();
     file[end - before_end] ^= 1;
@@ -259,7 +259,7 @@ fn with_wrong_sum(mut file: Vec<u8>, before_end: usize) -> Vec<u8> {
     file
 }
 
-/// What is done to the file of the link with this number.
+/// A change of the file of the link with this number.
 type Edit<'a> = (usize, &'a dyn Fn(Vec<u8>) -> Vec<u8>);
 
 #[test]
@@ -293,7 +293,7 @@ fn the_first_fault_is_told_whatever_the_order_of_work() {
     assert_eq!(faults(&[(1, &piece)]), (1, "R-SUM-04"));
     assert_eq!(faults(&[(1, &piece), (2, &coded)]), (1, "R-SUM-04"));
     assert_eq!(faults(&[(2, &piece), (0, &coded)]), (0, "R-SUM-03"));
-    // What is wrong with a file comes before all sums.
+    // Faults of files come before all faults of sums.
     assert_eq!(faults(&[(0, &coded), (2, &segment)]), (2, "R-SEG-01"));
     assert_eq!(faults(&[(1, &segment), (2, &segment)]), (1, "R-SEG-01"));
 }
@@ -327,7 +327,7 @@ fn pieces_without_a_part_keep_their_sums() {
         [(0, 0, 1), (1, PIECE_BYTES, 0), (2, 2 * PIECE_BYTES, 2)]
     );
     assert!(taken(&good, &states[0]).unwrap() == (states[2].clone(), 2));
-    // Of a base with another piece between.
+    // The sums of the base are wrong for the unchanged piece in the middle.
     let mut wrong = good.sums.as_ref().unwrap().base.clone();
     wrong.tensors[0].as_mut().unwrap()[1] = Sums::ZERO;
     let mut replay = Replay::new(StateTable::of(&states[0], &()).unwrap()).with_sums(wrong);
@@ -346,7 +346,7 @@ fn pieces_without_a_part_keep_their_sums() {
 
 #[test]
 fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
-    // The smaller a lane, the more likely it changes.
+    // The smaller a lane, the more often it changes.
     let lanes = |by: u64| {
         move |number: u64| {
             let drawn = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -390,7 +390,7 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
         set.stage(&mut memory).unwrap().write().unwrap();
         assert_eq!(memory, *target);
     }
-    // The sums of the base are not known, or not followed.
+    // The sums of the base are unknown, or are not followed.
     let links = [link(&base, &target, Profile::Local)];
     let mut unknown = Replay::new(StateTable::of(&base, &()).unwrap()).with_sums(StateSums {
         tensors: vec![None],
@@ -404,7 +404,7 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
     let mut none = Replay::new(StateTable::of(&base, &()).unwrap());
     none.push(&links[0]).unwrap();
     assert_eq!(taken(&none, &base).unwrap_err().class(), ErrorClass::Usage);
-    // What is wrong with a file comes first.
+    // A fault of the file comes first.
     let mut damaged = file(&base, &target, Profile::Local, false);
     let last = damaged.len() - 1;
     damaged[last] ^= 1;
@@ -419,7 +419,7 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
 
 #[test]
 fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
-    // In two calls: more lanes than are gathered at once.
+    // There are more lanes than one call gathers, so the work takes two.
     let lanes = 1_400_000;
     let (base, target) = (
         tensor(Dtype::BF16, lanes, lane),
@@ -436,7 +436,7 @@ fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
     let links = [link(&base, &target, Profile::Local)];
     let replay = replay(&base, &links);
     let mut device = Device::of(&base);
-    // Gather and stage, twice.
+    // The calls gather and stage, twice.
     for call in 0..4 {
         assert_eq!(
             prove(&replay, device.failing(call..call + 1), u64::MAX)
@@ -449,10 +449,10 @@ fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
     let mut changes = prove(&replay, device.failing(4..5), u64::MAX).unwrap();
     let mark = changes.mark();
     assert_eq!((mark.staged, mark.lanes), (2, 2 * lanes / 5));
-    // Nothing to undo.
+    // Nothing has been written, so there is nothing to undo.
     changes.put_back(device.failing(0..1)).unwrap();
     for done in 0..5 {
-        // It fails when some have been written.
+        // The write fails after some lanes.
         device.failing(0..1).writes(done);
         assert_eq!(
             changes.write(&mut device).unwrap_err().class(),
@@ -464,7 +464,7 @@ fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
             changes.write(&mut device).unwrap_err().class(),
             ErrorClass::Usage
         );
-        // The way back fails, too, and is tried again.
+        // Undoing fails, too, and is repeated.
         device.failing(0..1).writes(4 - done);
         assert_eq!(
             changes.put_back(&mut device).unwrap_err().class(),
@@ -493,8 +493,8 @@ fn a_write_between_proof_and_pause_is_noticed() {
     let replay = replay(&base, &links);
     let mut own = Own::of(&base);
     let mut changes = prove(&replay, &mut own.lend(), u64::MAX).unwrap();
-    // The first and the last of the coded lanes, and the first of those that are compared after
-    // others were written.
+    // The first and the last coded lane, and the first lane that is compared after others were
+    // written.
     for lane in [1, 39_996, 5 * 2048 + 1] {
         own.0[0].1[4 * lane] ^= 1;
         let written = own.0[0].1.clone();
@@ -504,12 +504,12 @@ fn a_write_between_proof_and_pause_is_noticed() {
             (Some("R-APP-01"), Some("t"))
         );
         assert_eq!(error.class(), ErrorClass::WrongBase);
-        // There is nothing to undo.
+        // The failed write has been undone already.
         changes.put_back(&mut own.lend()).unwrap();
         assert!(own.0[0].1 == written, "{lane}");
         own.0[0].1[4 * lane] ^= 1;
     }
-    // Of a lane that nobody has coded nothing is said.
+    // A change in a lane that no link codes is not noticed.
     own.0[0].1[4 * 7] ^= 1;
     changes.write(&mut own.lend()).unwrap();
     own.0[0].1[4 * 7] ^= 1;
@@ -518,7 +518,7 @@ fn a_write_between_proof_and_pause_is_noticed() {
     assert_eq!(own.state(base.tensors()), base);
 }
 
-/// Fills memory with what links lead to, from nothing.
+/// Fills memory with the state that links lead to from nothing.
 fn load<M: PlacedMemory>(replay: &Replay<'_, Vec<u8>>, memory: &mut M) -> Result<()> {
     memory.describe(&replay.tensors())?;
     replay.pieces(
@@ -538,7 +538,7 @@ fn a_target_is_loaded_into_memory_that_holds_something_else() {
     for target in [&target, &zeros] {
         let links = [link(&MemoryState::new(), target, Profile::Local)];
         let replay = replay(&MemoryState::new(), &links);
-        // Of another shape.
+        // The memory has another shape.
         let mut lent = Own::of(&base).0.remove(0).1;
         let info = TensorInfo::new("t", Dtype::BF16, [90, 100]).unwrap();
         let mut memory = LentState::new([(info, &mut lent[..])]).unwrap();
@@ -553,7 +553,7 @@ fn a_target_is_loaded_into_memory_that_holds_something_else() {
             load(&replay, device.failing(0..1)).unwrap_err().class(),
             ErrorClass::Io
         );
-        // Memory with other tensors.
+        // The memory has other tensors.
         let mut device = Device::of(&tensor(Dtype::BF16, 9001, lane));
         assert_eq!(
             load(&replay, &mut device).unwrap_err().class(),
@@ -591,8 +591,8 @@ fn lanes_of_every_kind_are_brought_through() {
     ];
     for dtype in dtypes {
         let bits = 8 * dtype.lane_bytes();
-        // Zeros of both signs, the least and the greatest, infinities, NaN with and without a
-        // payload.
+        // Zeros of both signs, the smallest and the largest number, infinities, NaN with and
+        // without a payload.
         let special = [
             0,
             1 << (bits - 1),
@@ -626,7 +626,7 @@ fn lanes_of_every_kind_are_brought_through() {
     }
 }
 
-/// Plans followed word by word: what becomes of a state.
+/// Follows the plans word by word; returns the resulting state.
 fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryState> {
     let mut state = base.clone();
     for (piece, plan) in plans(replay)? {
@@ -713,7 +713,7 @@ proptest! {
             prop_assert_eq!(error.class(), ErrorClass::Usage);
         }
 
-        // A wrong bit is noticed, or it is in a lane that no link has coded, and stays.
+        // A wrong bit is noticed, unless it is in a lane that no link codes, where it stays.
         let mut memory = states[0].clone();
         let tensors: Vec<usize> = (0..memory.tensors().len()).filter(|&n| memory.tensors()[n].bytes() > 0).collect();
         if tensors.is_empty() {
@@ -740,7 +740,7 @@ proptest! {
     }
 }
 
-/// States of the same tensors, some lanes of which change at each step.
+/// Makes states of the same tensors, some lanes of which change at each step.
 fn steps(random: &mut Random, count: usize) -> Vec<MemoryState> {
     let mut state = MemoryState::new();
     for (name, dtype) in [
@@ -767,7 +767,7 @@ fn steps(random: &mut Random, count: usize) -> Vec<MemoryState> {
                 .step_by(step)
                 .for_each(|byte| *byte = byte.wrapping_add(by));
         }
-        // One link changes something.
+        // Each link changes at least one lane.
         state.room(0)[0] ^= 1;
         states.push(state.clone());
     }

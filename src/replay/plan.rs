@@ -173,7 +173,7 @@ impl<S: Source> PiecePlanner<'_, S> {
         let mut values = values.into_iter();
         let (mut steps, mut failure, mut before) = (Vec::new(), None, base);
         for &place in self.course.places(lineage) {
-            let unknown = || Error::usage("the sums of the piece are not known");
+            let unknown = || Error::usage("the sums of the piece are unknown");
             let sums = self.sums_of(place, piece)?.ok_or_else(unknown)?;
             if let Some(segment) = self.course.segment_of(place, piece)? {
                 // In the order of the links.
@@ -222,10 +222,11 @@ impl<S: Source> PiecePlanner<'_, S> {
     ) -> Result<Option<Fault>> {
         let checked = ensure(holds, rule, || {
             if rule.id == rules::SUM_03.id {
-                "the new values of the coded lanes have other sums than the link promises".into()
+                "the new values of the coded lanes do not have the sums that the link promises"
+                    .into()
             } else {
-                "the piece comes to other sums than the link promises: the memory does not hold the base, or the link \
-                 is wrong"
+                "the piece would not have the sums that the link promises: the memory does not \
+                 hold the base, or the link is wrong"
                     .into()
             }
         });
@@ -303,7 +304,7 @@ impl<S: Source> Replay<'_, S> {
             }
             if planner.sums.links.get(number).is_none_or(Option::is_none) {
                 return Ok(Some(refused(
-                    "the link has no sums, so that it cannot be taken in place",
+                    "the link has no sums, so it cannot be taken in place",
                     number,
                 )));
             }
@@ -316,7 +317,7 @@ impl<S: Source> Replay<'_, S> {
                 let message = if is_known {
                     NOT_LOCAL
                 } else {
-                    "the sums of the base are not known for a tensor"
+                    "the sums of the base are unknown for a tensor"
                 };
                 return Ok(Some(refused(message, link).of_tensor(lineage.info.name())));
             }
@@ -342,4 +343,5 @@ impl<S: Source> Replay<'_, S> {
 }
 
 /// Why a link is refused.
-const NOT_LOCAL: &str = "a part needs more of the base than the lanes that it codes, so that it cannot be taken in place";
+const NOT_LOCAL: &str =
+    "a part needs more of the base than the lanes that it codes, so it cannot be taken in place";

@@ -1,4 +1,4 @@
-//! Links taken in place by several processes, among which the tensors of a state are spread in
+//! Links applied in place by several processes, among which the tensors of a state are spread in
 //! every way.
 
 use std::ops::Range;
@@ -19,16 +19,16 @@ use crate::memory::{
 use crate::sums::Sums;
 use crate::tensor::{Dtype, PIECE_BYTES, find};
 
-/// The number of the tensor that has another shape at each step, and so lies in a row.
+/// Number of the tensor that has another shape at each step, and therefore must be contiguous.
 const STEADY: usize = 6;
 
-/// Where one process has the tensors, and what its rows hold beside them.
+/// The tensors of one process, and the rows that contain them among other lanes.
 #[derive(Debug, Clone, Default)]
 struct Layout {
     given: Vec<Region>,
-    /// Of each part, the tensor, and the place of each of its lanes.
+    /// The tensor of each part, and the place of each of the tensor's lanes in it.
     parts: Vec<(usize, Vec<Option<u64>>)>,
-    /// The width of the lanes of each row, and its length in lanes.
+    /// Lane width of each row, and its length in lanes.
     rows: Vec<(usize, u64)>,
 }
 
@@ -68,7 +68,7 @@ impl Layout {
         self.parts.push((number, places));
     }
 
-    /// Rows with the tensors of a state, and what they had beside them.
+    /// Returns the rows with the tensors of a state; the lanes between them stay the same.
     fn filled(&self, mut rows: Vec<Vec<u8>>, state: &MemoryState) -> Vec<Vec<u8>> {
         for (given, (number, places)) in self.given.iter().zip(&self.parts) {
             let Some((info, data)) = state.iter().nth(*number) else {
@@ -86,7 +86,7 @@ impl Layout {
     }
 }
 
-/// Memory that can be looked at.
+/// Memory with accessible rows.
 trait Memory: PlacedMemory {
     fn of(places: Places, rows: Vec<Vec<u8>>) -> Self;
     fn rows(&mut self) -> &mut Vec<Vec<u8>>;
@@ -112,7 +112,7 @@ impl Memory for LentState<Vec<u8>> {
     }
 }
 
-/// What the processes tell each other.
+/// Messages between the processes.
 struct Table {
     barrier: Barrier,
     told: Mutex<Vec<(Vec<[Sums; 2]>, bool)>>,
@@ -121,7 +121,7 @@ struct Table {
 struct Peer<'a>(&'a Table, usize);
 
 impl Peer<'_> {
-    /// What all say: their sums, unless one has failed.
+    /// Exchanges sums with the other processes; `None` if one of them has failed.
     fn tell(&self, sums: &[[Sums; 2]], is_failed: bool) -> Option<Vec<Vec<[Sums; 2]>>> {
         self.0.told.lock().unwrap()[self.1] = (sums.to_vec(), is_failed);
         self.0.barrier.wait();
@@ -141,7 +141,7 @@ impl Peers for Peer<'_> {
         let all = self.tell(sums, error.is_some()).ok_or_else(of_another)?;
         assert!(
             all.iter().all(|other| other.len() == sums.len()),
-            "others have other sums"
+            "the processes have different numbers of sums"
         );
         for (at, own) in sums.iter_mut().enumerate() {
             *own = all.iter().fold([Sums::ZERO; 2], |[old, new], other| {
@@ -156,7 +156,7 @@ impl Peers for Peer<'_> {
     }
 }
 
-/// Lets each process do something with its memory, all at once.
+/// Runs `work` for all processes at the same time, each with its memory.
 fn together<M: Send, T: Send>(
     memories: &mut [M],
     work: impl Fn(usize, &mut M, &Peer<'_>) -> T + Sync,
@@ -179,7 +179,8 @@ fn together<M: Send, T: Send>(
     })
 }
 
-/// Spreads tensors among processes. Those of `tied` lie where that one does.
+/// Spreads tensors among processes. A tied tensor is in the same places as the other one of its
+/// pair.
 fn spread(
     tensors: &[TensorInfo],
     tied: &[(usize, usize)],
@@ -204,7 +205,7 @@ fn spread(
             }
             continue;
         }
-        // Elements that are whole lanes are not cut.
+        // Cuts are between lanes, so elements that are not whole lanes are cut in groups of eight.
         let is_lane = info.dtype().bits() == 8 * info.dtype().lane_bytes() as u64;
         let unit = |at: usize| {
             if at + 1 == info.shape().len() && !is_lane {
@@ -259,8 +260,8 @@ fn noise(length: usize, random: &mut Random) -> Vec<u8> {
         .collect()
 }
 
-/// States in which some lanes change at each step; and a last tensor that has another shape at each
-/// step. The tied ones are the same.
+/// Makes states in which some lanes change at each step, and a last tensor whose shape changes at
+/// each step. Tied tensors are equal.
 fn steps(count: usize, random: &mut Random) -> (Vec<MemoryState>, Vec<(usize, usize)>) {
     let mut tensors: Vec<TensorInfo> = ["a", "b", "c", "d"]
         .iter()
@@ -302,7 +303,7 @@ fn steps(count: usize, random: &mut Random) -> (Vec<MemoryState>, Vec<(usize, us
     (states, tied)
 }
 
-/// The processes, with a state in their memory, and more than that.
+/// Makes the memories of the processes, with a state, another tensor, and lanes between them.
 fn held<M: Memory>(layouts: &[Layout], state: &MemoryState, random: &mut Random) -> Vec<M> {
     let mut infos = state.tensors().to_vec();
     infos.push(TensorInfo::new("zz", Dtype::U8, [3]).unwrap());
@@ -343,7 +344,7 @@ fn rows_of<M: Memory>(memories: &mut [M]) -> Vec<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// Links between states.
+/// Makes links between states.
 fn links_between(states: &[MemoryState], random: &mut Random) -> Vec<LinkReader<Vec<u8>>> {
     let link = |pair: &[MemoryState]| {
         let profile = [Profile::Local, Profile::Direct][usize::from(random.below(3) == 0)];
@@ -383,7 +384,7 @@ fn check<M: Memory>(replay: &Replay<'_, Vec<u8>>, memories: &mut [M]) -> Vec<Res
     })
 }
 
-/// Each process writes, or goes back.
+/// Writes or undoes the changes of each process.
 fn each<M: Memory>(
     memories: &mut [M],
     changes: &mut [Changes<M::Staged>],
@@ -395,7 +396,7 @@ fn each<M: Memory>(
         .for_each(|(memory, changes)| work(changes, memory).unwrap());
 }
 
-/// Takes links in place, there and back, and finds what is wrong.
+/// Applies links in place, undoes them, and checks that wrong bits are noticed.
 fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random) {
     let links = links_between(states, random);
     let (base, target) = (&states[0], &states[states.len() - 1]);
@@ -421,17 +422,20 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
         "memory has changed before it was written to"
     );
     each(&mut memories, &mut changes, Changes::write);
-    assert!(rows_of(&mut memories) == after, "links lead elsewhere");
+    assert!(
+        rows_of(&mut memories) == after,
+        "links lead to another state"
+    );
     for (number, done) in check(&replay, &mut memories).into_iter().enumerate() {
         done.unwrap_or_else(|error| panic!("process {number}: {error}"));
     }
     each(&mut memories, &mut changes, Changes::put_back);
     assert!(
         rows_of(&mut memories) == before,
-        "the way back leads elsewhere"
+        "undoing does not restore memory"
     );
 
-    // Loaded piece by piece.
+    // The target is loaded piece by piece.
     let mut loaded: Vec<M> = held(layouts, base, random);
     let rows = rows_of(&mut loaded);
     for memory in &mut loaded {
@@ -454,14 +458,14 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
         .iter()
         .zip(rows)
         .map(|(layout, rows)| layout.filled(rows, target));
-    assert!(filled.eq(rows_of(&mut loaded)), "other pieces were loaded");
+    assert!(filled.eq(rows_of(&mut loaded)), "wrong data was loaded");
     assert!(
         check(&replay, &mut loaded)
             .into_iter()
             .all(|done| done.is_ok())
     );
 
-    // A wrong bit in a lane.
+    // A bit in a lane is wrong.
     for _ in 0..4 {
         let rank = usize::try_from(random.below(layouts.len() as u64)).unwrap();
         let layout = &layouts[rank];
@@ -497,11 +501,11 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
         let failed = proven.iter().filter(|proven| proven.is_err()).count();
         assert!(
             failed == 0 || failed == layouts.len(),
-            "not all know that something is wrong"
+            "some processes did not notice the wrong bit"
         );
         assert!(
             failed > 0 || !is_coded,
-            "a wrong bit in a coded lane is not found"
+            "a wrong bit in a coded lane was not noticed"
         );
         assert!(rows_of(&mut memories) == flipped);
         let broken = proven
@@ -521,7 +525,7 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
             let found = check(&replay, &mut memories);
             assert!(
                 found.iter().all(Result::is_err),
-                "a wrong bit elsewhere is not found by all"
+                "some processes did not find a wrong bit in another lane"
             );
             assert!(found.iter().any(|found| {
                 found
@@ -535,7 +539,7 @@ fn go<M: Memory>(states: &[MemoryState], layouts: &[Layout], random: &mut Random
     }
 }
 
-/// Devices that fail at each call in turn: what comes back is what was there.
+/// Makes a device fail at each call in turn, and checks that undoing restores the old content.
 fn fail(states: &[MemoryState], layouts: &[Layout], random: &mut Random) {
     let links = links_between(states, random);
     let (table, sums) = StateSums::hashed(&states[0], &()).unwrap();
@@ -553,7 +557,7 @@ fn fail(states: &[MemoryState], layouts: &[Layout], random: &mut Random) {
         }
         assert!(
             proven.iter().all(Result::is_err),
-            "not all know of the failure"
+            "some processes do not know of the failure"
         );
         assert_eq!(proven[rank].as_ref().unwrap_err().class(), ErrorClass::Io);
     }
@@ -602,7 +606,7 @@ proptest! {
 #[test]
 fn pieces_are_divided_too() {
     let random = &mut Random::new(7);
-    // Two pieces, of which each process has some columns.
+    // There are two pieces, and each process has some columns of both.
     let columns = PIECE_BYTES / 4;
     let state = |step: u8| {
         let mut data = vec![3; address(5 * columns).unwrap()];

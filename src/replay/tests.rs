@@ -1,5 +1,5 @@
-//! Sequences of links against a plain twin: one link after another, segment by segment, every
-//! digest compared.
+//! Compares sequences of links with a simple twin, which applies one link after another, segment by
+//! segment, and compares every digest.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::format::{HEADER_BYTES, Header, Index, Start, TensorEntry};
 use crate::limits::{Limits, address};
 use crate::tensor::{Digest, Dtype};
 
-/// Random numbers.
+/// A random number generator.
 pub(super) struct Random(blake3::OutputReader);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
     pub(super) fn data(&mut self, length: usize) -> Vec<u8> {
         let mut data = vec![0; length];
         self.0.fill(&mut data);
-        // Many numbers of similar magnitude, so that contexts pay.
+        // Many numbers have similar magnitudes, so that contexts are worthwhile.
         data.iter_mut()
             .skip(1)
             .step_by(2)
@@ -42,7 +42,7 @@ impl Random {
 
 const DTYPES: [Dtype; 5] = [Dtype::BF16, Dtype::BF16, Dtype::F32, Dtype::U8, Dtype::F64];
 
-/// A tensor that is new or set again: of a few sizes, so that some can be patched.
+/// Adds a tensor or sets it again; there are few sizes, so that some can be patched.
 fn insert(state: &mut MemoryState, name: &str, random: &mut Random) {
     let dtype = DTYPES[random.below(DTYPES.len())];
     let lanes = [0, 1, 3000, 9000][random.below(4)];
@@ -50,8 +50,8 @@ fn insert(state: &mut MemoryState, name: &str, random: &mut Random) {
     state.insert(name, dtype, &[lanes as u64], data).unwrap();
 }
 
-/// A state that follows another: tensors change a little or much, appear, vanish, change dtype or
-/// shape.
+/// Makes a state that follows another: tensors change a little or a lot, are added or removed, or
+/// change dtype or shape.
 fn next(state: &MemoryState, random: &mut Random) -> MemoryState {
     let mut next = state.clone();
     for name in ["a", "b", "c", "d", "e", "f"] {
@@ -117,8 +117,8 @@ fn link(base: &MemoryState, target: &MemoryState, random: &mut Random) -> Vec<u8
     file
 }
 
-/// A link in which a byte of a segment or a digest is another one, behind good checksums and a good
-/// state digest of its own.
+/// Damages a byte of a segment, or a digest, of a link, and corrects its checksums and its state
+/// digest.
 fn damaged(base: &StateTable, file: &[u8], random: &mut Random) -> Vec<u8> {
     let link = LinkReader::open(file, &Limits::default()).unwrap();
     let (mut header, mut index) = (link.header().clone(), link.index().clone());
@@ -139,7 +139,8 @@ fn damaged(base: &StateTable, file: &[u8], random: &mut Random) -> Vec<u8> {
     seal(base, &mut header, index, &segments)
 }
 
-/// The file with these, its checksums, and the state digest that its entries give.
+/// Makes a file with these parts, correct checksums, and the state digest that follows from its
+/// entries.
 fn seal(base: &StateTable, header: &mut Header, mut index: Index, segments: &[u8]) -> Vec<u8> {
     let mut rest = segments;
     for segment in &mut index.segments {
@@ -154,7 +155,7 @@ fn seal(base: &StateTable, header: &mut Header, mut index: Index, segments: &[u8
     };
     header.base = base.digests.state;
     let made = file(header);
-    // One that changes nothing cannot be opened where the base is another one now.
+    // A link that changes nothing cannot be opened if its base is a different one now.
     if let Ok(reader) = LinkReader::open(&made, &Limits::default())
         && let Err(error) = base.after(&reader)
         && let Some(reached) = error
@@ -168,7 +169,7 @@ fn seal(base: &StateTable, header: &mut Header, mut index: Index, segments: &[u8
     file(header)
 }
 
-/// Where an error is, as far as it can be compared.
+/// Place of an error, as far as it can be compared.
 pub(super) type Found = (
     Option<usize>,
     Option<&'static str>,
@@ -185,7 +186,8 @@ pub(super) fn found(error: &Error) -> Found {
     )
 }
 
-/// Steps 8 and 9, one link after another. Also gives what a wrong digest on the way leaves to find.
+/// Runs steps 8 and 9 for one link after another; returns the place of the first fault, even if it
+/// is a digest of an intermediate state.
 fn one_by_one(base: &MemoryState, links: &[LinkReader<Vec<u8>>]) -> Result<MemoryState, Found> {
     let mut state = base.clone();
     for (number, link) in links.iter().enumerate() {
@@ -308,7 +310,7 @@ proptest! {
             if at_fault.contains(&number) {
                 file = damaged(&table, &file, &mut random);
             } else {
-                // What comes after a wrong digest follows from it.
+                // A link after a wrong digest has the base that follows from it.
                 let link = LinkReader::open(&file, &Limits::default()).unwrap();
                 let segments = &file[address(HEADER_BYTES + link.header().index_stored).unwrap()..];
                 file = seal(&table, &mut link.header().clone(), link.index().clone(), segments);
@@ -322,7 +324,8 @@ proptest! {
         for open_bytes in [OPEN_BYTES, 0] {
             match (at_once(&states[0], &links, &|_| true, open_bytes), &expected) {
                 (Ok(built), Ok(state)) => prop_assert_eq!(&built, state),
-                // A wrong digest on the way, which no tensor of the result shows (SPEC section 9).
+                // The digest of an intermediate state is wrong, which no tensor of the result shows
+                // (SPEC section 9).
                 (Ok(_), Err((Some(link), Some("R-APP-04"), ..))) => prop_assert!(*link + 1 < count),
                 (Ok(_), Err(missed)) => prop_assert!(false, "missed: {:?}", missed),
                 (Err(error), expected) => prop_assert_eq!(Some(&found(&error)), expected.as_ref().err()),

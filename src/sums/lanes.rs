@@ -6,7 +6,7 @@ use crate::sums::tables::{ROW, TABLES};
 
 impl Sums {
     /// The sums of lanes of `lane_bytes` bytes, given by their numbers in the piece, each once, and
-    /// their values, little-endian. Ascending numbers are quickest.
+    /// their values, little-endian. Ascending numbers are the fastest.
     pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
         with_lane!(lane_bytes, L => {
             let lanes = numbers.iter().zip(L::chunks(values)).map(|(&number, &value)| (number, [value]));
@@ -27,8 +27,8 @@ impl Sums {
     }
 }
 
-/// The sums of several values of the same lanes, which come with their numbers in the piece, each
-/// once.
+/// The sums of the same lanes with several sets of values. Each lane appears once, with its number
+/// in the piece and its values.
 pub(crate) fn of_lanes<L: Lane, const N: usize>(
     lanes: impl Iterator<Item = (u32, [L::Bytes; N])>,
 ) -> [Sums; N] {
@@ -57,7 +57,7 @@ pub(crate) fn of_lanes<L: Lane, const N: usize>(
     totals.map(Total::sums)
 }
 
-/// The place in its row of a lane's first unit, and how many bits of that unit come before the
+/// The place in its row of a lane's first unit, and the number of bits of that unit before the
 /// lane.
 #[inline]
 fn place<L: Lane>(number: u32) -> (usize, u64) {

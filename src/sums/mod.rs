@@ -13,8 +13,8 @@ pub use record::{LinkSums, PieceSums};
 
 use crate::sums::tables::TABLES;
 
-/// The fixed numbers that units are multiplied with, in the order of SPEC section 24.2: for
-/// programs that compute sums elsewhere, such as on a device.
+/// The fixed numbers by which units are multiplied, in the order of SPEC section 24.2: for programs
+/// that compute sums elsewhere, such as on a device.
 pub fn numbers() -> impl Iterator<Item = u32> {
     let of = |table: &'static [[u32; 2]]| {
         [0, 1]

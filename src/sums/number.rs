@@ -1,9 +1,9 @@
-//! The two numbers, and how those of rows are added up.
+//! The two numbers of sums, and their addition over rows.
 
 use crate::sums::tables::{MODULUS, TABLES};
 
-/// The sums of some bytes of a piece (SPEC section 24.2). Those of different bytes of one piece add
-/// up.
+/// The sums of some bytes of a piece (SPEC section 24.2). The sums of different bytes of one piece
+/// can be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Sums([u32; 2]);
 
@@ -11,7 +11,7 @@ impl Sums {
     /// The sums of no bytes, and of zeros.
     pub const ZERO: Self = Self([0; 2]);
 
-    /// From two numbers; `None` unless both are below the modulus, 2^31 - 1.
+    /// Creates sums from two numbers; `None` unless both are below the modulus, 2^31 - 1.
     pub fn new(numbers: [u32; 2]) -> Option<Self> {
         numbers
             .iter()
@@ -30,7 +30,7 @@ impl Sums {
         self.with(other, |own, other| own + other)
     }
 
-    /// The sums of the bytes that are left without the bytes of `other`.
+    /// The sums of the remaining bytes without the bytes of `other`.
     #[must_use]
     pub(crate) fn minus(self, other: Self) -> Self {
         self.with(other, |own, other| own + u64::from(MODULUS) - other)
@@ -47,9 +47,10 @@ pub(super) struct Total([u64; 2]);
 impl Total {
     pub(super) const ZERO: Self = Self([0; 2]);
 
-    /// Adds what the products of a row's units with the numbers of the row add up to: below 2^59.
+    /// Adds a row, given by the sums of the products of its units with their numbers, which are
+    /// below 2^59.
     pub(super) fn add(&mut self, row: u64, products: [u64; 2]) {
-        // A piece has no other rows.
+        // A piece has no more rows.
         let Some(high) = usize::try_from(row)
             .ok()
             .and_then(|row| TABLES.high.get(row))
@@ -57,7 +58,8 @@ impl Total {
             return;
         };
         for ((total, products), &high) in self.0.iter_mut().zip(products).zip(high) {
-            // A number below 2^32 that leaves the same, and twice as large a one.
+            // Folding keeps the residue. The inner result is below 2^32, and the outer one below
+            // 2^33.
             let folded = |number: u64| (number & P) + (number >> 31);
             *total += folded(folded(products) * u64::from(high));
         }

@@ -23,7 +23,7 @@ pub struct PieceSums {
 /// The sums that a link carries.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LinkSums {
-    /// For each tensor entry of the index those of its pieces; none for a removal.
+    /// For each tensor entry of the index, the sums of its pieces; empty for a removal.
     pub entries: Vec<Vec<PieceSums>>,
 }
 
@@ -38,7 +38,7 @@ impl LinkSums {
         Digest(*hasher.finalize().as_bytes())
     }
 
-    /// Length of the record for a link with this index; `None` if no file is so long.
+    /// Length of the record for a link with this index; `None` if no file is that long.
     pub(crate) fn record_bytes(index: &Index) -> Option<u64> {
         let numbers = |written: &WrittenTensor| {
             let parts = written.pieces.iter().flatten().count();

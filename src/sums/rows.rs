@@ -1,17 +1,17 @@
-//! Sums of bytes that stand one after another: blocks of several rows at once.
+//! Sums of consecutive bytes, from blocks of several rows at once.
 
 use crate::codec::blocks::{BLOCK, Block, products};
 use crate::codec::lane::Lane;
 use crate::sums::number::{Sums, Total};
 use crate::sums::tables::{ROW_BYTES, TABLES};
 
-/// Rows that share what is read of the tables. From several places at once memory comes faster,
-/// too.
+/// Number of rows that share the reads of the tables. Memory is also read faster from several
+/// places at once.
 const TOGETHER: usize = 8;
 
 impl Sums {
-    /// The sums of bytes that stand one after another, the first at byte `begin` of the piece;
-    /// `begin` is even.
+    /// The sums of consecutive bytes, which begin at byte `begin` of the piece; `begin` must be
+    /// even.
     pub fn of_bytes(begin: u64, bytes: &[u8]) -> Self {
         let mut total = Total::ZERO;
         let mut number = begin / ROW_BYTES as u64;
@@ -51,8 +51,8 @@ fn add_rows<const ROWS: usize>(
     }
 }
 
-/// Adds bytes of one row, the first of which stands at `place` in it. What else there is in their
-/// blocks counts as zeros.
+/// Adds bytes of one row, which begin at `place` in it. All other bytes of their blocks count as
+/// zeros.
 fn add_part(total: &mut Total, number: u64, place: usize, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(bytes.len().min((BLOCK - place % BLOCK) % BLOCK));
     let (whole, tail) = rest.split_at(rest.len() / BLOCK * BLOCK);

@@ -1,4 +1,4 @@
-//! The fixed numbers that units are multiplied with (SPEC section 24.2).
+//! The fixed numbers by which units are multiplied (SPEC section 24.2).
 
 use std::sync::LazyLock;
 
@@ -19,11 +19,11 @@ const ROWS: usize = 1 << 11;
 
 /// The numbers for the two sums.
 pub(super) struct Tables {
-    /// For both, by the place of a unit in its row.
+    /// For both sums, by the place of a unit in its row.
     pub(super) low: Vec<[u32; 2]>,
-    /// The same for blocks of units.
+    /// The numbers of `low`, arranged for blocks of units.
     pub(super) factors: Vec<Factors>,
-    /// For both, by row.
+    /// For both sums, by row.
     pub(super) high: Vec<[u32; 2]>,
 }
 

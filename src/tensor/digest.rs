@@ -15,7 +15,7 @@ use crate::tensor::{PIECE_LENGTH, State, TensorInfo};
 /// Context string of the state digest.
 pub(crate) const STATE_DIGEST_CONTEXT: &str = "deltachain 2026-11-21 state digest v1";
 
-/// Bytes of the table of tensors that are enough to be hashed.
+/// Bytes of the table of tensors that are collected before they are hashed.
 const HASHED_AT_ONCE: usize = 1 << 16;
 
 /// A BLAKE3-256 digest; displayed as 64 lower-case hexadecimal digits.
@@ -23,12 +23,12 @@ const HASHED_AT_ONCE: usize = 1 << 16;
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// BLAKE3-256 of bytes: of an object of a chain, of a piece of a tensor.
+    /// BLAKE3-256 of bytes, such as an object of a chain or a piece of a tensor.
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self::of_hashed(blake3::Hasher::new().update(bytes))
     }
 
-    /// BLAKE3-256 of what has been given to a hasher in hash mode.
+    /// BLAKE3-256 of the input of a hasher in hash mode.
     pub(crate) fn of_hashed(hasher: &blake3::Hasher) -> Self {
         Self(*hasher.finalize().as_bytes())
     }
@@ -60,7 +60,7 @@ impl Digest {
         tensors: impl ExactSizeIterator<Item = (&'a TensorInfo, Digest)>,
     ) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(STATE_DIGEST_CONTEXT);
-        // Many lines are hashed at once, which is several times faster than number by number.
+        // Many lines are hashed at once, which is several times faster than hashing each number.
         let mut lines = Vec::new();
         let number =
             |value: u64, lines: &mut Vec<u8>| lines.extend_from_slice(&value.to_le_bytes());
@@ -142,7 +142,7 @@ impl StateDigests {
         ))
     }
 
-    /// From tensor digests that are known already, one per tensor of `infos`.
+    /// Computes the digest of a state from known digests, one per tensor of `infos`.
     pub fn from_tensors(infos: &[TensorInfo], tensors: Vec<Digest>) -> Self {
         let state = Digest::of_state(infos.iter().zip(tensors.iter().copied()));
         Self { tensors, state }
@@ -162,8 +162,8 @@ pub(crate) fn digests_of(
         .collect())
 }
 
-/// The result of `look` for each piece of the tensors with these numbers, which are read in
-/// parallel.
+/// Calls `look` with each piece of the tensors with these numbers, which are read in parallel.
+/// Returns the results of each tensor, in the order of its pieces.
 pub(crate) fn each_piece<T: Send>(
     state: &dyn State,
     numbers: impl Iterator<Item = usize>,

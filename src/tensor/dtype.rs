@@ -23,7 +23,7 @@ macro_rules! dtypes {
         #[allow(non_camel_case_types, missing_docs, reason = "the names are the standard ones of safetensors")]
         pub enum Dtype {
             $($dtype,)*
-            /// Any other. Safetensors files cannot hold it.
+            /// Any other dtype. Safetensors files cannot hold it.
             Described(DescribedDtype),
         }
 
@@ -96,7 +96,7 @@ impl Dtype {
         self.row().code
     }
 
-    /// Name; of a dtype of the table as in safetensors.
+    /// Name; for a dtype of the table, the one in safetensors.
     pub fn name(&self) -> &str {
         self.row().name
     }
@@ -106,7 +106,8 @@ impl Dtype {
         u64::from(self.row().bits)
     }
 
-    /// Bytes per lane. In the table: the element's, or 1 for packed types of less than a byte.
+    /// Bytes per lane. For dtypes of the table: the bytes of an element, or 1 for packed types of
+    /// less than a byte.
     pub fn lane_bytes(self) -> usize {
         usize::from(self.row().lane_bytes)
     }
@@ -116,8 +117,8 @@ impl Dtype {
         self.row().exponent_bits.map(u32::from)
     }
 
-    /// Appends the code, and the description that follows it in links and digests if it is a
-    /// described one.
+    /// Appends the code and, for a described dtype, the description that follows it in links and
+    /// digests.
     pub(crate) fn put(self, out: &mut Vec<u8>) {
         out.push(self.code());
         if let Self::Described(own) = self {
@@ -130,7 +131,7 @@ impl Dtype {
                 ..
             } = own.row();
             put_varint(out, u64::from(bits));
-            // SPEC section 2.1: the width is 0 where there is no exponent field.
+            // SPEC section 2.1: the width is 0 if there is no exponent field.
             out.extend([
                 lane_bytes,
                 exponent_bits.is_some().into(),
@@ -146,8 +147,7 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// A dtype that is not in the table of SPEC section 2.1. Two are the same if all that is said here
-/// is.
+/// A dtype that is not in the table of SPEC section 2.1. Two are equal if all of their fields are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DescribedDtype {
     /// The bytes after the name are 0.
@@ -160,13 +160,14 @@ pub struct DescribedDtype {
 
 impl DescribedDtype {
     const MAX_NAME: usize = 32;
-    /// No element has more bits: whole blocks of numbers may be one.
+    /// Maximum bits of an element, which may be a whole block of numbers.
     const MAX_BITS: u32 = 1 << 16;
-    /// No exponent field is wider; that of F64 is as wide.
+    /// Maximum width of an exponent field: that of F64.
     const MAX_EXPONENT_BITS: u8 = 11;
 
-    /// Bits per element (1 to 65536), bytes per lane, and for lanes of sign and magnitude the width
-    /// of the exponent field. `None` if SPEC section 2.1 does not allow it (R-IDX-20).
+    /// Creates a dtype from its name, bits per element (1 to 65536), bytes per lane and, for lanes
+    /// of sign and magnitude, the width of the exponent field. `None` if SPEC section 2.1 does not
+    /// allow it (R-IDX-20).
     pub fn new(name: &str, bits: u32, lane_bytes: u8, exponent_bits: Option<u8>) -> Option<Self> {
         let name_length = u8::try_from(name.len()).ok()?;
         let mut bytes = [0; Self::MAX_NAME];
@@ -191,7 +192,7 @@ impl DescribedDtype {
     }
 
     fn name(&self) -> &str {
-        // It was a string, and no character of it is longer than a byte.
+        // The bytes come from a string, in which no character is longer than a byte.
         std::str::from_utf8(&self.name[..usize::from(self.name_length)]).unwrap_or_default()
     }
 

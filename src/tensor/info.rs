@@ -9,7 +9,7 @@ use crate::tensor::Dtype;
 
 /// Bytes of a full piece: 2^24.
 pub const PIECE_BYTES: u64 = 1 << 24;
-/// The same, for slices.
+/// [`PIECE_BYTES`] as the length of a slice.
 pub(crate) const PIECE_LENGTH: usize = 1 << 24;
 const _: () = assert!(PIECE_LENGTH as u64 == PIECE_BYTES && MAX_SEGMENT_BYTES == 2 * PIECE_BYTES);
 
@@ -25,8 +25,8 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// `None` if shape and dtype do not give a whole number of lanes and of bytes, below 2^63 (SPEC
-    /// section 2.2).
+    /// Describes a tensor. `None` if shape and dtype do not give a whole number of lanes and of
+    /// bytes, below 2^63 (SPEC section 2.2).
     pub fn new(
         name: impl Into<Arc<str>>,
         dtype: Dtype,
@@ -126,7 +126,7 @@ impl TensorInfo {
     }
 }
 
-/// The number of the tensor with this name, of tensors that are ascending by name.
+/// The number of the tensor with this name, in tensors that are ascending by name.
 pub fn find(tensors: &[TensorInfo], name: &str) -> Option<usize> {
     tensors.binary_search_by(|info| info.name().cmp(name)).ok()
 }
@@ -137,7 +137,7 @@ pub(crate) fn find_patchable(base: &[TensorInfo], info: &TensorInfo) -> Option<u
     find(base, info.name()).filter(|&number| info.can_patch(&base[number]))
 }
 
-/// Bytes of all these tensors together.
+/// Total bytes of these tensors.
 pub fn total_bytes<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> u64 {
     tensors
         .into_iter()

@@ -20,18 +20,18 @@ pub trait State: Sync {
     /// IO if the bytes cannot be read; USAGE if there is no such range.
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()>;
 
-    /// The same bytes where they lie, if that is in memory; then no copy is needed. `None` if they
-    /// must be [`read`](Self::read).
+    /// The bytes of a range of a tensor without a copy, if they are in memory. `None` if they must
+    /// be [`read`](Self::read).
     fn bytes(&self, _tensor: usize, _range: Range<u64>) -> Option<&[u8]> {
         None
     }
 
-    /// Refuses a state that is not what it was when it was opened, as far as that is known; of
-    /// memory nothing is. Asked by whatever reads a state, when it has, and before the result can
-    /// be seen.
+    /// Refuses a state that has changed since it was opened, as far as that is known; changes of
+    /// memory are never known. Functions that read a state call this after they have read it, and
+    /// before the result is visible.
     ///
     /// # Errors
-    /// USAGE.
+    /// IO or USAGE.
     fn check_unchanged(&self) -> Result<()> {
         Ok(())
     }
@@ -120,7 +120,7 @@ impl MemoryState {
         Ok(copy)
     }
 
-    /// Tensors of zeros: room to be written.
+    /// Creates a state of zeros, to be written to.
     ///
     /// # Errors
     /// USAGE if the tensors are not strictly ascending by name, or one is larger than the address
@@ -167,7 +167,7 @@ impl MemoryState {
         Ok(())
     }
 
-    /// Removes a tensor; whether there was one.
+    /// Removes a tensor. Returns whether it existed.
     pub fn remove(&mut self, name: &str) -> bool {
         let place = find(self.tensors(), name);
         if let Some(place) = place {
@@ -214,12 +214,12 @@ impl MemoryState {
         find(self.tensors(), name).map(|place| (&self.infos[place], self.data[place].as_slice()))
     }
 
-    /// Gives its tensors with their data, by name.
+    /// Returns the tensors with their data, ascending by name.
     pub fn into_tensors(self) -> impl Iterator<Item = (TensorInfo, Vec<u8>)> {
         self.infos.into_iter().zip(self.data)
     }
 
-    /// All tensors with their data, by name.
+    /// All tensors with their data, ascending by name.
     pub fn iter(&self) -> impl Iterator<Item = (&TensorInfo, &[u8])> {
         self.infos.iter().zip(self.data.iter().map(Vec::as_slice))
     }
@@ -249,7 +249,7 @@ fn read_bytes(state: &impl State, tensor: usize, offset: u64, out: &mut [u8]) ->
     Ok(())
 }
 
-/// A range of a tensor's data, if there is one.
+/// A range of a tensor's data, if it exists.
 pub(crate) fn stretch_of(data: &[u8], range: Range<u64>) -> Option<&[u8]> {
     data.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
@@ -264,8 +264,8 @@ pub struct MemoryWriter<'a> {
 }
 
 impl<'a> MemoryWriter<'a> {
-    /// Writes into buffers: one for each tensor of the list that is written, of its length, and
-    /// zero where nothing is written.
+    /// Writes into buffers: one for each tensor to write, of the tensor's length, and zero where
+    /// nothing will be written.
     pub fn new(buffers: impl IntoIterator<Item = &'a mut [u8]>) -> Self {
         let mut writer = Self {
             pieces: Vec::new(),

@@ -1,12 +1,12 @@
-//! Damage: every flipped bit and every truncation of small links is refused with a class, without a
-//! panic, and nothing of it reaches the result. Broken content behind good checksums is refused
+//! Damage: every flipped bit and every truncation of small links is refused with a class and
+//! without a panic, and the base does not change. Broken content behind valid checksums is refused,
 //! too.
 
 use crate::states::{PROFILES, link, noise, open, special_pair};
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Replay, StateTable, apply};
 
-/// Opens, checks and applies; whether and why it was refused.
+/// Opens, checks and applies a link; returns the result or the refusal.
 fn verdict(base: &MemoryState, file: &[u8]) -> Result<MemoryState, Error> {
     apply(base, &LinkReader::open(file, &Limits::default())?)
 }
@@ -78,7 +78,7 @@ fn of_several_bad_segments_the_first_in_the_file_is_told() {
     assert_eq!(
         [0, 1, 2].map(first_of),
         [1, 2, 0],
-        "tensors and segments are in another order"
+        "the order of tensors and segments has changed"
     );
     let end = whole.len();
     let lengths: Vec<usize> = reader
@@ -109,7 +109,7 @@ fn of_several_bad_segments_the_first_in_the_file_is_told() {
             (Some("R-SEG-01"), Some(format!("segment {reported}")))
         );
         assert!(patches.next().is_none());
-        // Of those that are wanted.
+        // If only one tensor is selected, only its segment counts.
         let error = reader
             .patches(|name| name == "a", None)
             .find_map(Result::err);
@@ -118,7 +118,7 @@ fn of_several_bad_segments_the_first_in_the_file_is_told() {
     }
 }
 
-/// Puts right checksums on a file whose index is stored as it is and whose content was changed.
+/// Corrects the checksums of a file with an uncompressed index whose content was changed.
 fn reseal(file: &mut [u8]) {
     let stored =
         usize::try_from(u64::from_le_bytes(file[88..96].try_into().unwrap())).unwrap_or(usize::MAX);
@@ -143,16 +143,16 @@ fn changed_content_behind_good_checksums_never_passes_as_right() {
                 }
                 changed[at] = value;
                 reseal(&mut changed);
-                // A few changes say the same in other words (to set or to patch an empty tensor):
-                // then the digests match.
+                // A few changes only say the same in another way, for example by setting an empty
+                // tensor instead of patching it: then the digests match.
                 if let Ok(state) = verdict(&base, &changed) {
                     assert_eq!(state, target, "byte {at} = {value}");
                     accepted += 1;
                 }
             }
         }
-        // Four bytes of compatible features take any of the values; beyond that next to nothing may
-        // pass.
+        // The four bytes of compatible features accept any of the values; otherwise almost nothing
+        // may pass.
         assert!(accepted <= 4 * 5 + 5, "{accepted} changes passed");
     }
 }
@@ -169,7 +169,7 @@ fn a_wrong_base_is_refused_before_anything_is_written() {
         (error.class(), error.rule()),
         (ErrorClass::WrongBase, Some("R-APP-01"))
     );
-    // A second application of the same link is a wrong base as well.
+    // Applying the same link again is a wrong base, too.
     let error = apply(&apply(&base, &reader).unwrap(), &reader).unwrap_err();
     assert_eq!(error.class(), ErrorClass::WrongBase);
 }

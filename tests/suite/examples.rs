@@ -1,4 +1,4 @@
-//! The programs in `examples`, as functions.
+//! Calls the programs in `examples` as functions.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ mod custom_source;
 #[allow(dead_code, reason = "its main function is for users")]
 mod patch_memory;
 
-/// An excerpt of a real checkpoint.
+/// Returns the path of an excerpt of a real checkpoint.
 fn step(number: u32) -> String {
     format!(
         "{}/testdata/rl3e6_step{number}.safetensors",

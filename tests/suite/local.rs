@@ -1,5 +1,5 @@
-//! Local links: each part of a patched tensor follows from its own lanes; and the sums that a link
-//! carries.
+//! Local links, in which each part of a patched tensor can be decoded from its own lanes; and the
+//! sums that a link carries.
 
 use deltachain::format::{Positions, Start};
 use deltachain::sums::Sums;
@@ -21,7 +21,7 @@ fn link_with_sums(base: &MemoryState, target: &MemoryState, profile: Profile) ->
     file
 }
 
-/// Every part of a patched tensor is local (SPEC section 24.5).
+/// Checks that every part of a patched tensor is local (SPEC section 24.5).
 fn assert_local(file: &[u8]) {
     let link = open(file);
     for (number, segment) in link.index().segments.iter().enumerate() {
@@ -41,8 +41,9 @@ fn assert_local(file: &[u8]) {
     }
 }
 
-/// The sums of pieces are those of the target's bytes; those of coded lanes are those of the lanes
-/// that a part has, with the target's values. Of parts with one context.
+/// Checks the sums of a link: those of a piece are the sums of the target's bytes, those of its
+/// coded lanes are the sums of the target's values in the lanes of its part. The latter only for
+/// parts with one context.
 fn assert_sums(file: &[u8], target: &MemoryState) {
     let link = open(file);
     let sums = link.sums().unwrap().unwrap();
@@ -118,10 +119,11 @@ fn special_values() {
     check_pair(&target, &base);
 }
 
-/// Bits of these dtypes that change in some lanes, in most and in all, a little or to anything.
+/// Lanes of these dtypes change rarely, mostly or all, a little or to any value.
 #[test]
 fn all_densities_and_lengths() {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     let mut number = 0;
     for dtype in [
         Dtype::U8,
@@ -177,8 +179,8 @@ fn all_densities_and_lengths() {
     }
 }
 
-/// Lanes beyond the first piece count from its beginning; and the number of threads changes no
-/// byte.
+/// Lanes beyond the first piece count from the beginning of their piece, and the number of threads
+/// does not change the bytes.
 #[test]
 fn several_pieces() {
     let bytes: u32 = (16 << 20) + 30_002;
@@ -192,7 +194,8 @@ fn several_pieces() {
     new[(16 << 20) + 20_000..]
         .iter_mut()
         .for_each(|byte| *byte = byte.wrapping_mul(91));
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for (name, dtype, lanes) in [
         ("a", Dtype::U8, bytes.into()),
         ("b", Dtype::BF16, u64::from(bytes) / 2),

@@ -1,4 +1,4 @@
-//! The library through its public interface only; one file per contract.
+//! Tests the library through its public interface only; one file per contract.
 
 mod corruption;
 mod examples;

@@ -1,5 +1,5 @@
-//! Prepared patches: faults at every step of preparing leave memory as it was, and applying
-//! allocates nothing that can fail.
+//! Prepared patches: a failure at any step of preparing leaves memory as it was, and applying makes
+//! no allocation that can fail.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use deltachain::memory::PatchSet;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, Source, StateTable};
 
-/// Lets a number of steps pass; the next one fails, and so do all later ones.
+/// Lets a number of steps pass; all steps after that fail.
 struct Fuse(AtomicU64);
 
 impl Fuse {
@@ -23,7 +23,7 @@ impl Fuse {
     }
 }
 
-/// A link, each reading of which is a step.
+/// A link; each read of it is a step.
 struct Fused<'a>(&'a [u8], &'a Fuse);
 
 impl Source for Fused<'_> {
@@ -38,7 +38,7 @@ impl Source for Fused<'_> {
     }
 }
 
-/// A base, each reading of which is a step.
+/// A base; each read of it is a step.
 struct FusedState<'a>(&'a MemoryState, &'a Fuse);
 
 impl State for FusedState<'_> {
@@ -101,8 +101,7 @@ fn nothing_that_is_not_proven_is_prepared() {
     let reader = LinkReader::open(&file, &Limits::default()).unwrap();
     let mut replay = Replay::new(StateTable::of(&base, &()).unwrap());
     replay.push(&reader).unwrap();
-    // Another base than the one whose table it has: a tensor that links change, and one that they
-    // only read.
+    // The base differs from its table in a tensor that the link changes.
     let mut other = base.clone();
     let (info, data) = base
         .get("weights")
@@ -115,7 +114,7 @@ fn nothing_that_is_not_proven_is_prepared() {
     let error = replay.patches(&other, &other, u64::MAX, &()).unwrap_err();
     assert_eq!(error.tensor(), Some("weights"));
     assert!(error.rule().is_some());
-    // A budget that does not suffice.
+    // A budget that is too small is refused.
     let needed = replay.patches(&base, &base, u64::MAX, &()).unwrap().bytes();
     assert!(replay.patches(&base, &base, needed, &()).is_ok());
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Any two states: the link gives the target back bit for bit, in all profiles, whatever happens to
-//! tensors on the way.
+//! The link between any two states gives the target bit for bit, in all profiles, however the
+//! tensors change.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use deltachain::{
 };
 use proptest::prelude::*;
 
-/// The index's raw bytes, as stored in a file.
+/// Returns the raw bytes of a file's index.
 fn raw_index(file: &[u8]) -> Vec<u8> {
     let header = Header::parse(&file[..128]).unwrap();
     let stored = &file[128..128 + usize::try_from(header.index_stored).unwrap()];
@@ -22,7 +22,7 @@ fn raw_index(file: &[u8]) -> Vec<u8> {
     zstd::bulk::decompress(stored, usize::try_from(header.index_raw).unwrap()).unwrap()
 }
 
-/// `serialize(parse(x)) == x` for header and index; segments are carried verbatim.
+/// Checks `serialize(parse(x)) == x` for header and index; segments are carried verbatim.
 fn check_canonical(file: &[u8]) {
     let header = Header::parse(&file[..128]).unwrap();
     assert_eq!(header.to_bytes(), file[..128]);
@@ -45,7 +45,7 @@ fn check_pair(base: &MemoryState, target: &MemoryState) {
     }
 }
 
-/// Patches laid over the base give the target, tensor by tensor.
+/// Checks that patches written over the base give the target, tensor by tensor.
 fn check_patches(base: &MemoryState, target: &MemoryState, file: &[u8]) {
     let reader = open(file);
     let mut built: BTreeMap<String, Vec<u8>> = BTreeMap::new();
@@ -105,7 +105,7 @@ proptest! {
     fn a_part_of_the_target_needs_that_part_of_the_base(a in state(), b in state(), seed: u64, chosen: u64) {
         let target = successor(&a, seed, 10, &b);
         let is_taken = |name: &str| (chosen >> (name.bytes().map(u64::from).sum::<u64>() % 64)) & 1 == 1;
-        let (base_part, target_part) = (part_of(&a, is_taken), part_of(&target, is_taken));
+        let base_part = part_of(&a, is_taken); let target_part = part_of(&target, is_taken);
         let file = link(&a, &target, Profile::Compact);
         let reader = open(&file);
         let table = |state: &MemoryState| StateTable::of(state, &()).unwrap();
@@ -117,7 +117,7 @@ proptest! {
         prop_assert_eq!(&replay.run(&base_part, &out.writer(), &()).unwrap(), &replay.table().digests);
         prop_assert_eq!(out, target_part);
         prop_assert!(replay.segment_bytes(0) <= file.len() as u64);
-        // Another base, and other tensors of this one than those that are taken.
+        // Another base is refused, and so is a base with other tensors than the selected ones.
         let other = table(&b);
         if other.digests != base.digests {
             let refused = Replay::of_part(other, &is_taken).push(&reader);
@@ -161,7 +161,7 @@ fn an_unchanged_state_gives_a_tiny_link() {
 
 #[test]
 fn tensors_of_several_pieces_and_segments() {
-    // Three pieces and a bit of 8-bit lanes: more than one segment, and small tensors that share
+    // Three pieces of 8-bit lanes and a few more: several segments, and small tensors that share
     // one.
     let length: usize = 3 * (1 << 24) + 5;
     let mut old: Vec<u8> = noise(5, 1 << 16).repeat(length.div_ceil(1 << 16));
@@ -171,7 +171,8 @@ fn tensors_of_several_pieces_and_segments() {
         .step_by(1009)
         .for_each(|byte| *byte = byte.wrapping_add(1));
     *new.last_mut().unwrap() ^= 0x80;
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     base.insert("big", Dtype::F8_E4M3, &[length as u64], old)
         .unwrap();
     target
@@ -203,7 +204,7 @@ fn tensors_of_several_pieces_and_segments() {
     assert_eq!(with(1), file);
     assert_eq!(with(3), file);
 
-    // A range of one tensor reads the segments of its pieces only.
+    // A range of one tensor gives only the patches of its pieces.
     let direct = link(&base, &target, Profile::Direct);
     let reader = open(&direct);
     let lanes = (1 << 24) - 1010..(1 << 24) + 1010;
@@ -226,7 +227,8 @@ fn tensors_of_several_pieces_and_segments() {
 
 #[test]
 fn reports_count_what_happened() {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     base.insert("w", Dtype::BF16, &[4], vec![1, 0, 2, 0, 3, 0, 4, 0])
         .unwrap();
     target
@@ -247,7 +249,7 @@ fn reports_count_what_happened() {
     assert_eq!(target.tensors().len(), 2);
 }
 
-/// A state whose bytes have to be read: as if it were in a file.
+/// A state whose bytes must be read, as if it were in a file.
 struct NotInMemory(MemoryState);
 
 impl State for NotInMemory {
@@ -271,7 +273,8 @@ fn the_link_is_the_same_wherever_states_are_and_whatever_is_known_of_them() {
     };
     let digests = StateDigests::of(&base, &()).unwrap();
     assert_eq!(made(&base, &target, Some(&digests)).unwrap(), expected);
-    let (old, new) = (NotInMemory(base.clone()), NotInMemory(target.clone()));
+    let old = NotInMemory(base.clone());
+    let new = NotInMemory(target.clone());
     assert_eq!(StateDigests::of(&old, &()).unwrap(), digests);
     for (old, new) in [
         (&old as &dyn State, &new as &dyn State),
@@ -282,8 +285,8 @@ fn the_link_is_the_same_wherever_states_are_and_whatever_is_known_of_them() {
         assert_eq!(made(old, new, Some(&digests)).unwrap(), expected);
     }
 
-    // Digests of another state: too many or too few are noticed, others make a link that no state
-    // fits.
+    // Digests of another state: a wrong number of digests is refused; wrong digests give a link
+    // that fits no state.
     let mut wrong = digests;
     wrong.tensors[0] = wrong.state;
     let file = made(&base, &target, Some(&wrong)).unwrap();
@@ -298,7 +301,7 @@ fn the_link_is_the_same_wherever_states_are_and_whatever_is_known_of_them() {
     );
 }
 
-/// Counts how often it is read.
+/// A source that counts its reads.
 struct Counting<'a>(&'a [u8], AtomicUsize);
 
 impl Source for Counting<'_> {
@@ -312,12 +315,14 @@ impl Source for Counting<'_> {
     }
 }
 
-/// Many small tensors share a segment: it is read and decoded once, not once for each of them.
+/// Many small tensors share a segment: it is read and decoded once, not once for each tensor.
 #[test]
 fn shared_segments_are_read_once() {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for number in 0..300_u64 {
-        // Neighbours by name differ in dtype, and in whether all or few of their lanes change.
+        // Neighbours by name have different dtypes, and differ in whether all or a few of their
+        // lanes change.
         let dtype = [Dtype::U8, Dtype::BF16, Dtype::F32][usize::try_from(number % 3).unwrap()];
         let old = noise(number, 400);
         let step = if number % 2 == 0 { 1 } else { 50 };
@@ -332,7 +337,8 @@ fn shared_segments_are_read_once() {
     let reader =
         LinkReader::open(Counting(&file, AtomicUsize::new(0)), &Limits::default()).unwrap();
     let reads = || reader.source().1.load(Ordering::Relaxed);
-    let (opened, segments) = (reads(), reader.index().segments.len());
+    let opened = reads();
+    let segments = reader.index().segments.len();
     assert!(segments >= 4, "{segments}");
     assert_eq!(
         reader.patches(|_| true, None).map(Result::unwrap).count(),

@@ -1,5 +1,5 @@
-//! SPEC.md and the code say the same: its tables are compared with the constants, its rules with
-//! the rules of the code, and its worked files are read.
+//! SPEC.md and the code agree: these tests compare its tables with the constants and its rules with
+//! the rules of the code, and read its worked files.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const SIGNATURES: &str = include_str!("../../spec/signatures.md");
 const IN_PLACE: &str = include_str!("../../spec/in-place.md");
 const LAYOUTS: &str = include_str!("../../spec/layouts.md");
 
-/// The cells of the table below the given heading whose header row begins with the given cell.
+/// Returns the cells of the table below this heading whose header row begins with this cell.
 fn table(heading: &str, first_cell: &str) -> Vec<Vec<String>> {
     let section = SPEC
         .split_once(heading)
@@ -40,7 +40,7 @@ fn table(heading: &str, first_cell: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// A number as the tables write it.
+/// Parses a number of the tables.
 fn number(cell: &str) -> u64 {
     match cell.split_once('^') {
         Some((base, exponent)) => base.parse::<u64>().unwrap().pow(exponent.parse().unwrap()),
@@ -48,7 +48,7 @@ fn number(cell: &str) -> u64 {
     }
 }
 
-/// The bytes of the code block with this tag: everything after the offset and before `|` on each
+/// Returns the bytes of the code block with this tag: everything between the offset and `|` on each
 /// line.
 fn hexdump(tag: &str) -> Vec<u8> {
     let block = SPEC
@@ -108,7 +108,7 @@ fn the_header_is_that_of_the_table() {
     assert_eq!(end, HEADER_BYTES);
     let magic: Vec<String> = MAGIC.iter().map(|byte| format!("{byte:02X}")).collect();
     assert_eq!(rows[0][4], format!("`{}`", magic.join(" ")));
-    // A header with a different byte in every field, so that a swapped offset shows.
+    // The header has a different byte in every field, so that swapped offsets show.
     let header = deltachain::format::Header {
         compatible_features: 0x0101_0101,
         base: Digest([2; 32]),
@@ -140,8 +140,8 @@ fn the_header_is_that_of_the_table() {
     }
 }
 
-/// The maxima of the format, by the names of section 13. A test of the library compares them with
-/// its own.
+/// Returns the maxima of the format, by the names of section 13. A test of the library compares
+/// them with its own.
 pub(crate) fn maxima() -> BTreeMap<String, u64> {
     table("## 13. Limits", "quantity")
         .into_iter()
@@ -167,10 +167,10 @@ fn limits_of_publishers_and_pieces_are_those_of_the_table() {
 
 #[test]
 fn rules_and_classes_are_those_of_the_code() {
-    // Defined as `**R-XXX-00** (CLASS)`. Rules that only bind writers have no class, and no reader
-    // checks them.
+    // Rules are defined as `**R-XXX-00** (CLASS)`. Rules that only bind writers have no class, and
+    // no reader checks them.
     let mut defined = BTreeMap::new();
-    // A definition may be divided by the end of a line.
+    // A line may end inside a definition.
     let texts = [SPEC, SIGNATURES, IN_PLACE, LAYOUTS]
         .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
     for piece in texts.iter().flat_map(|text| text.split("**R-").skip(1)) {
@@ -253,7 +253,8 @@ fn the_documents_of_the_smallest_chain_are_read() {
             .next()
             .unwrap()
     };
-    let (chain, commit) = (document("chain").as_bytes(), document("commit").as_bytes());
+    let chain = document("chain").as_bytes();
+    let commit = document("commit").as_bytes();
     let limits = Limits::default();
     let first = ChainDocument::parse(chain, &limits).unwrap();
     assert_eq!(
@@ -262,7 +263,7 @@ fn the_documents_of_the_smallest_chain_are_read() {
     );
     let parsed = Commit::parse(commit, &limits).unwrap();
     assert_eq!(parsed.to_bytes().unwrap(), commit);
-    // It is made of the chain document and of the smallest file.
+    // The commit refers to the chain document and to the smallest file.
     assert_eq!(
         (parsed.version, parsed.parent),
         (0, Digest::of_bytes(chain))
@@ -285,7 +286,7 @@ fn the_file_with_contexts_is_read() {
     let file = hexdump("contexts");
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
     link.verify(&()).unwrap();
-    // The states as the text of section 16.2 gives them.
+    // The states in the text of section 16.2.
     let lanes = |tag: &str| -> Vec<u8> {
         let line = SPEC
             .lines()
@@ -316,8 +317,8 @@ fn the_file_with_contexts_is_read() {
         link.index().tensors[0].written().unwrap().start,
         Start::Base
     );
-    // The values are differences: on another base they give another result, which the digest
-    // refuses.
+    // The values are differences: with another base they would give another result, so the base's
+    // digest refuses it.
     let mut other = lanes("base");
     other[0] ^= 1;
     assert_eq!(
@@ -331,7 +332,7 @@ fn the_file_with_escapes_is_read() {
     let file = hexdump("escapes");
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
     link.verify(&()).unwrap();
-    // The base by the rule of section 16.3, the target by its table.
+    // The base follows the rule of section 16.3, the target its table.
     let every_third = |lanes: usize, third: u16, other: u16| -> Vec<u16> {
         (0..lanes)
             .map(|lane| if lane % 3 == 0 { third } else { other })

@@ -1,4 +1,4 @@
-//! States for the tests: random ones, and a few that hold every special case.
+//! States for the tests: random ones, and a few with every special case.
 
 use deltachain::tensor::{DescribedDtype, Dtype, MemoryState, State, TensorInfo};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, diff};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 /// All profiles.
 pub(crate) const PROFILES: [Profile; 3] = [Profile::Compact, Profile::Direct, Profile::Local];
 
-/// The link from `base` to `target`.
+/// Writes the link from `base` to `target`.
 pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Vec<u8> {
     let mut file = Vec::new();
     diff(
@@ -20,7 +20,7 @@ pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -
     file
 }
 
-/// A link that is known to be good.
+/// Opens a link that is known to be good.
 pub(crate) fn open(file: &[u8]) -> LinkReader<&[u8]> {
     LinkReader::open(file, &Limits::default()).unwrap()
 }
@@ -34,7 +34,7 @@ pub(crate) struct Spec {
     seed: u64,
 }
 
-/// Any of the 22 dtypes of the table, or one of a few that are described.
+/// Generates any dtype of the table, or one of a few described ones.
 fn dtype() -> impl Strategy<Value = Dtype> {
     let described = [
         ("U24", 24, 1, None),
@@ -52,8 +52,8 @@ fn dtype() -> impl Strategy<Value = Dtype> {
     ]
 }
 
-/// Shapes from scalars to a few thousand elements, zero-element ones included; packed types get
-/// whole bytes.
+/// Generates shapes from scalars to a few thousand elements, also with zero elements; packed types
+/// get whole bytes.
 fn spec() -> impl Strategy<Value = Spec> {
     let shape = prop_oneof![
         Just(vec![]),
@@ -62,7 +62,7 @@ fn spec() -> impl Strategy<Value = Spec> {
         (1_u64..30, 1_u64..30).prop_map(|(a, b)| vec![a, b]),
         (100_u64..2000).prop_map(|n| vec![n, 2]),
     ];
-    // Few names, so that the tensors of two states meet.
+    // There are few names, so that tensors of two states have the same one.
     let name = prop_oneof![
         Just(String::new()),
         "[a-e]",
@@ -82,7 +82,7 @@ fn spec() -> impl Strategy<Value = Spec> {
     })
 }
 
-/// A random state.
+/// Generates a random state.
 pub(crate) fn state() -> impl Strategy<Value = MemoryState> {
     prop::collection::vec(spec(), 0..6).prop_map(|specs| {
         let mut state = MemoryState::new();
@@ -107,8 +107,8 @@ pub(crate) fn state() -> impl Strategy<Value = MemoryState> {
     })
 }
 
-/// A state that follows `state`: some lanes change a little, some tensors appear, vanish, or change
-/// dtype or shape.
+/// Makes a state that follows `state`: some lanes change a little; some tensors are added or
+/// removed, or change their dtype or shape.
 pub(crate) fn successor(
     state: &MemoryState,
     seed: u64,
@@ -156,7 +156,7 @@ pub(crate) fn successor(
     next
 }
 
-/// Bytes that look random, with a fair share of small magnitudes.
+/// Makes bytes that look random, many of them with small magnitudes.
 pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&seed.to_le_bytes());
@@ -172,10 +172,11 @@ pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Two states with -0, NaN payloads, infinities, scalars, empty tensors, odd names, and all ways of
-/// changing.
+/// Makes two states with -0, NaN payloads, infinities, scalars, empty tensors, odd names, and all
+/// kinds of changes.
 pub(crate) fn special_pair() -> (MemoryState, MemoryState) {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     let floats = |bits: &[u32]| {
         bits.iter()
             .flat_map(|bits| bits.to_le_bytes())

@@ -1,5 +1,5 @@
-//! The tables for implementers in `conformance`, which are made from SPEC.md and by another reader,
-//! and the library say the same.
+//! The library agrees with the tables for implementers in `conformance`, which are made from
+//! SPEC.md and by another reader.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn read(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The rows of a table of functions.
+/// Returns the rows of a table of functions.
 fn rows(table: &str) -> Vec<Value> {
     let rows = read("functions.json")["tables"][table]["rows"]
         .as_array()
@@ -86,7 +86,8 @@ fn constants_are_those_of_the_library() {
         .iter()
         .map(|row| {
             let is_sign_magnitude = row["sign_magnitude"].as_bool().unwrap();
-            let (code, bits) = (number(&row["code"]), number(&row["bits"]));
+            let code = number(&row["code"]);
+            let bits = number(&row["bits"]);
             (
                 code,
                 text(&row["name"]),
@@ -100,7 +101,8 @@ fn constants_are_those_of_the_library() {
     let known: Vec<_> = Dtype::all()
         .map(|dtype| {
             let name = dtype.name().to_owned();
-            let (lane_bytes, exponent_bits) = (dtype.lane_bytes() as u64, dtype.exponent_bits());
+            let lane_bytes = dtype.lane_bytes() as u64;
+            let exponent_bits = dtype.exponent_bits();
             (
                 u64::from(dtype.code()),
                 name,
@@ -149,11 +151,9 @@ fn constants_are_those_of_the_library() {
 #[test]
 fn digests_are_those_of_the_table() {
     for row in rows("tensor_digests") {
-        let (multiply, add, modulus) = (
-            number(&row["multiply"]),
-            number(&row["add"]),
-            number(&row["modulus"]),
-        );
+        let multiply = number(&row["multiply"]);
+        let add = number(&row["add"]);
+        let modulus = number(&row["modulus"]);
         let data: Vec<u8> = (0..number(&row["bytes"]))
             .map(|at| u8::try_from((at * multiply + add) % modulus).unwrap())
             .collect();
@@ -202,8 +202,8 @@ fn put_varint(out: &mut Vec<u8>, value: usize) {
     out.push(u8::try_from(rest).unwrap());
 }
 
-/// The coded ranks and values of each part of a sparse segment with one context whose streams are
-/// stored as they are.
+/// Decodes the coded ranks and values of each part of a sparse segment with one context and
+/// uncompressed streams.
 fn decoded(
     values: Values,
     table: &[u8],
@@ -232,7 +232,7 @@ fn decoded(
         .collect()
 }
 
-/// Each rank of each part with a value that tells them apart.
+/// Returns the ranks of each part, and a value for each rank, so that they can be told apart.
 fn ranks_of(row: &Value) -> (Vec<Vec<u64>>, Vec<u8>) {
     let ranks: Vec<Vec<u64>> = row["ranks"]
         .as_array()
@@ -471,11 +471,9 @@ fn keys_and_notes_are_those_of_the_tables() {
     }
     for row in rows("notes") {
         let trust = Trust::new(keys(&row).unwrap(), 1).unwrap();
-        let (version, commit, content) = (
-            number(&row["version"]),
-            digest(&row["commit"]),
-            bytes(&row["note"]),
-        );
+        let version = number(&row["version"]);
+        let commit = digest(&row["commit"]);
+        let content = bytes(&row["note"]);
         let name = ObjectName::Signature {
             version,
             commit,
@@ -505,11 +503,9 @@ fn sums_are_those_of_the_tables() {
         Sums::new([a, b].map(|number| u32::try_from(number).unwrap())).unwrap()
     };
     for row in rows("sums") {
-        let (place, data, expected) = (
-            number(&row["place"]),
-            bytes(&row["bytes"]),
-            sums(&row["sums"]),
-        );
+        let place = number(&row["place"]);
+        let data = bytes(&row["bytes"]);
+        let expected = sums(&row["sums"]);
         let lanes: Vec<u32> = (u32::try_from(place).unwrap()..).take(data.len()).collect();
         assert_eq!(Sums::of_lanes(1, &lanes, &data), expected, "{row}");
         if place.is_multiple_of(2) {

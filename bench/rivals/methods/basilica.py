@@ -6,7 +6,7 @@ from method import Facts, Method, torch_tensors
 
 
 class Basilica(Method):
-    """PULSEPT1 of basilica-sdk. The snapshot that both sides hold is its own, and is made before a step."""
+    """PULSEPT1 of basilica-sdk. Both sides hold a snapshot of its own type, which is made before a step."""
 
     facts = Facts(
         what="package basilica-sdk",
@@ -21,7 +21,7 @@ class Basilica(Method):
     def setup(self) -> None:
         from basilica._pulse.codec import ModelMeta, Snapshot
 
-        # It has a pool for encoding; decoding uses threads within a tensor (version 3 only).
+        # The package has a pool for encoding; decoding uses threads within a tensor (version 3 only).
         os.environ["BASILICA_PULSE_EXPCTX_THREADS"] = str(self.threads)
         self.snapshot_of = lambda: Snapshot(torch_tensors(self.base))
         self.publisher = self.snapshot_of()

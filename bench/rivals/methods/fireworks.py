@@ -7,7 +7,7 @@ from method import Facts, Method, torch_tensors
 
 
 class Fireworks(Method):
-    """ARC of fireworks-delta-compression, by tensors, in the safetensors file that it writes."""
+    """ARC of fireworks-delta-compression, tensor by tensor, in the safetensors file that the package writes."""
 
     facts = Facts(
         what="package fireworks-delta-compression",

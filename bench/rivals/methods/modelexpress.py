@@ -1,6 +1,6 @@
-"""The S3 deltas of NVIDIA's ModelExpress, as the packages of vLLM and SGLang use them: its writer and its reader, from
-its package. Objects are kept in memory in place of S3, and its trainer is one process that needs no network; nothing
-else of it is replaced.
+"""The S3 deltas of NVIDIA's ModelExpress, as the packages of vLLM and SGLang use them: the writer and the reader of its
+package. Objects are kept in memory in place of S3, and its trainer is one process that needs no network; everything
+else is the original.
 """
 
 import json
@@ -16,7 +16,7 @@ INDEX = "model.safetensors.index.json"
 
 
 class Objects(dict):
-    """What takes the place of S3."""
+    """Stands in for S3."""
 
     def put(self, *, uri: str, data: bytes) -> None:
         self[uri] = data
@@ -33,9 +33,9 @@ def uri(version: int) -> str:
 
 
 class ModelExpress(Method):
-    """Version 0 is the checkpoint that both sides begin with, version 1 the base, version 2 the target. Version 1
-    changes nothing. So the base is a checkpoint that its reader owns and patches, as at every step but the first, where
-    it copies the model.
+    """Version 0 is the checkpoint that both sides start with, version 1 the base, version 2 the target. Version 1
+    changes nothing, so the base is a checkpoint that the reader owns and patches, as in every step except the first, in
+    which it copies the model.
     """
 
     facts = Facts(
@@ -70,7 +70,7 @@ class ModelExpress(Method):
             read_seed_tensor=lambda name: self.base[name].data, s3=self.sent,
         )
         self.version = WeightVersionRef(version_id="000002")
-        # One tensor in a bucket: its pool takes buckets, and a model of this size would be one.
+        # One tensor per bucket: the pool of ModelExpress takes buckets, and a model of this size would be a single one.
         self.buckets = [[tensor] for tensor in torch_tensors(self.target).items()]
         self.publisher.prepare_base(hf_tensor_iter=self.buckets)
         self.held = self.publisher.snapshot
@@ -81,7 +81,7 @@ class ModelExpress(Method):
         staged = self.publisher.stage(version=self.version, hf_tensor_iter=self.buckets)
         self.publisher.publish(version=self.version, staged=staged)
         index = self.sent.pop(uri(2))
-        # One process writes one file, or none.
+        # One process writes at most one file.
         return b"".join([len(index).to_bytes(8, "little"), index, *self.sent.values()])
 
     def prepare(self) -> None:

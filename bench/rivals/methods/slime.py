@@ -68,7 +68,7 @@ class SlimeXor(Layout):
 
 
 class SlimeOverwrite(SlimeXor):
-    """The same with byte positions and new bytes: a count, the positions, the bytes."""
+    """Like `SlimeXor`, with byte positions and new bytes: a count, the positions, the bytes."""
 
     def payload(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         places = np.flatnonzero(old != new).astype(np.uint32)

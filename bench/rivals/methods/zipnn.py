@@ -4,7 +4,7 @@ from method import Facts, Method
 
 
 class ZipNN(Method):
-    """The byte deltas of ZipNN, over the whole file."""
+    """The byte deltas of ZipNN, of the whole file."""
 
     facts = Facts(what="package zipnn", reshapes=True)
 

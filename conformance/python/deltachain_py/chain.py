@@ -12,27 +12,27 @@ from .errors import DOCUMENT_BYTES, DcfError, Limits, check, fail
 from .model import table_digest, table_of
 
 COMMIT, ROUTES, FILE, ASSET = "commits/{:020}.json", "routes/{:020}-{:010}.json", "files/{}.dcf", "assets/{}"
-NOTES = "signatures/{:020}-{}-[0-9a-f]{{64}}"  # a pattern for their names
+NOTES = "signatures/{:020}-{}-[0-9a-f]{{64}}"  # the pattern of their names
 
-# What a reader holds: the digests of the commit and of chain.json, and (only for `replay`) the states of all shards,
-# and of one that looks at layouts, their texts, each with whether it is proven.
+# The held version of a reader: the digests of the commit and of chain.json, the states of all shards (only for
+# `replay`), and the texts of their layouts, each with whether it is proven (only for a reader with layouts).
 Held = namedtuple("Held", "version commit chain shards layouts", defaults=[()])
-# A route on a path: it starts at a version or at None, nothing; where it stands: the document, and the place in it; and
-# whether it is known to be direct.
+# A route on a path: the version that it starts from, or None for nothing; its place, which is a document and a number
+# in it; and whether it is known to be direct.
 Step = namedtuple("Step", "version start files document place direct")
-Shard = namedtuple("Shard", "state table layout")  # the tensors that are taken; the table and the layout of all
-# The files; whether they are proven; the steps that they come from, and that prove nothing (None: what is held).
+Shard = namedtuple("Shard", "state table layout")  # the selected tensors; the table and the layout of all
+# The files; whether they are proven; the steps that they come from, and that prove nothing (None: the held version).
 Layout = namedtuple("Layout", "files proven origin unproven", defaults=[False, None, None])
 Result = namedtuple("Result", "version digest shards assets layouts")  # {number: state}, {name: bytes}, digests
 
 
 def direct_cost(path):
-    """What makes a path cheap for those who want absolute values."""
+    """The cost of a path for readers that want absolute values."""
     return sum(file["size"] for step in path if not step.direct for file in step.files), *cost(path)
 
 
 def cost(path):
-    """What makes a path cheap: bytes, number of routes, versions, places in the documents."""
+    """The cost of a path: bytes, number of routes, versions, places in the documents."""
     return (sum(file["size"] for step in path for file in step.files), len(path), [step.version for step in path],
             [step.place for step in path])
 
@@ -44,31 +44,31 @@ class Store:
         self.folder = Path(folder)
 
     def get(self, name, limit=-1):
-        """The bytes of an object, at most `limit` of them; None if there is no such object. Symbolic links are
-        followed, here and in `numbers`."""
+        """Returns at most `limit` bytes of an object; None if it does not exist. Symbolic links are followed, here and
+        in `numbers`."""
         if not (self.folder / name).is_file():
             return None
         with open(self.folder / name, "rb") as file:
             return file.read(limit)
 
     def matches(self, pattern):
-        """Those of the names of objects FOLDER/NAME that match, in ascending order."""
+        """Returns matches for the names of objects FOLDER/NAME, in ascending order."""
         folder, _, pattern = pattern.partition("/")
         names = sorted(path.name for path in (self.folder / folder).glob("*") if path.is_file())
         return [*filter(None, (re.fullmatch(pattern, name) for name in names))]
 
     def numbers(self, prefix, digits):
-        """The numbers in the names of objects PREFIX NUMBER .json, in ascending order."""
+        """Returns the numbers in the names of objects PREFIX NUMBER .json, in ascending order."""
         numbers = (int(name[1]) for name in self.matches(f"{prefix}([0-9]{{{digits}}})[.]json"))
         return [number for number in numbers if number <= documents.LARGEST]
 
 
 class Reader:
-    """Reads a version of a chain. What fails is passed over, as long as there is another path.
+    """Reads a version of a chain. Failures are skipped as long as there is another path.
 
-    It takes the given shards (numbers) and of them the given tensors (names); None means all. `accept` is the digest
-    of a commit for which it gives up what it holds, unless it holds that commit. The cheapest path is that of `cost`.
-    With `trust`, it takes versions that these keys have signed. With `layouts`, it looks at them (section 25).
+    A reader takes the given shards (numbers) and of them the given tensors (names); None means all. `accept` is the
+    digest of a commit for which it gives up the held version, unless it holds that commit. The cheapest path is that of
+    `cost`. With `trust`, it takes versions that these keys have signed. With `layouts`, it checks them (section 25).
     """
 
     def __init__(self, store, held=None, limits=Limits(), shards=None, tensors=None, accept=None, cost=cost,
@@ -80,9 +80,9 @@ class Reader:
         self.shards, self.layouts = shards, layouts
         self.takes_shard = lambda number: shards is None or number in shards
         self.takes = lambda name: tensors is None or name in tensors
-        self.failures = []   # what was passed over, in the order in which it was met
-        self.floor = 0       # paths that begin below are ruled out by the fault of a commit (step 3)
-        self.failed = []     # steps that failed in step 5; None: what is held is not what it should be
+        self.failures = []   # skipped failures, in the order in which they were met
+        self.floor = 0       # lowest version at which a path may begin, raised by faults of commits (step 3)
+        self.failed = []     # steps that failed in step 5; None: the held version is not what was recorded
 
     @contextmanager
     def passing_over(self):
@@ -92,20 +92,21 @@ class Reader:
             self.failures.append(failure)
 
     def document(self, name, kind, missing):
-        """A document, and its digest."""
+        """Returns a document and its digest."""
         data = self.store.get(name, DOCUMENT_BYTES + 1)
         check(data is not None, missing, "object is missing", name)
         return documents.parse(data, kind, name), blake3(data).hexdigest()
 
     def commit(self, version):
-        """Steps 3.1 and 3.2."""
+        """Does steps 3.1 and 3.2."""
         name = COMMIT.format(version)
         commit, digest = self.document(name, "commit", "R-CHN-03")
         check(commit["version"] == version, "R-CHN-02", f"it is of version {commit['version']}", name)
         return commit, digest
 
     def plan(self, version=None):
-        """Steps 1 to 4: the version (of the head for None) and the cheapest path to it, a list of steps."""
+        """Does steps 1 to 4. Returns the version (of the head for None) and the cheapest path to it, a list of
+        steps."""
         _, self.chain_digest = self.document("chain.json", "chain", "R-CHN-01")
         if self.trust:
             self.keys = self.trust.keys_of(self.chain_digest)
@@ -113,7 +114,7 @@ class Reader:
         number = version
         if version is None:
             signed = filter(self.is_signed, reversed(self.store.numbers("commits/", 20)))
-            number = next(signed, -1)  # -1, too, has no commit
+            number = next(signed, -1)  # -1 has no commit either
         if self.known() and self.accept is not None:
             self.check_wanted(number)
             if self.commit(number)[1] == self.accept:
@@ -135,11 +136,11 @@ class Reader:
                 return number, path
 
     def known(self):
-        """What steps 2 and 3 compare with: what is held, and what was seen."""
+        """The versions that steps 2 and 3 compare with: the held one, and the one that was seen."""
         return [known for known in (self.held, self.seen) if known]
 
     def is_signed(self, version):
-        """Whether notes on its commit count for enough keys (section 23.3); without trust, it need not be signed."""
+        """True if notes on the version's commit count for enough keys (section 23.3), or if the reader has no trust."""
         if self.trust is None:
             return True
         data = self.store.get(COMMIT.format(version), DOCUMENT_BYTES + 1)
@@ -155,14 +156,14 @@ class Reader:
         return len(data) <= DOCUMENT_BYTES and len(counted) >= self.trust.quorum
 
     def check_wanted(self, number):
-        """Step 2: there is a commit, and it is signed."""
+        """Does step 2: the commit must exist, and be signed."""
         missing = "R-CHN-03" if self.trust is None or number >= 0 else "R-SIG-01"
         check(self.store.get(COMMIT.format(number), 0) is not None, missing, f"version {number} has no commit")
         check(self.is_signed(number), "R-SIG-01", f"version {number} is not signed by keys that are trusted")
 
     def check_commits(self, lowest, wanted, final=False):
-        """Step 3. True; or, if failures are not final, paths that need the commit at fault are ruled out by raising
-        `floor`."""
+        """Does step 3. Returns True. If failures are not final, a commit at fault raises `floor`, which rules out paths
+        that need the commit, and the result is False."""
         parent = self.chain_digest if lowest == 0 else None
         for version in range(lowest, wanted + 1):
             floor = version + 1
@@ -170,7 +171,7 @@ class Reader:
                 commit, digest = self.commit(version)
                 same = all(digest == known.commit for known in self.known() if known.version == version)
                 check(same, "R-CHN-05", "not the commit that is held or was seen", COMMIT.format(version))
-                floor = max(version, 1)  # a path that begins here does not look at the commit before
+                floor = max(version, 1)  # a path that begins here does not need the previous commit
                 check(parent in (None, commit["parent"]), "R-CHN-04", "wrong parent", COMMIT.format(version))
             except DcfError as failure:
                 if final:
@@ -182,7 +183,7 @@ class Reader:
         return True
 
     def cheapest(self, wanted):
-        """Step 4, backwards from the wanted version. The cheapest path that is not yet whole is extended first."""
+        """Does step 4, backwards from the wanted version. The cheapest incomplete path is extended first."""
         paths, seen = [[]], set()
         while paths:
             path = min(paths, key=self.cost)
@@ -203,11 +204,11 @@ class Reader:
         fail("R-CHN-08", f"no path leads to version {wanted}")
 
     def generations(self, version):
-        """Those of its routes documents, the highest first."""
+        """Returns the generations of the version's routes documents, highest first."""
         return [*filter(None, reversed(self.store.numbers(f"routes/{version:020}-", 10)))]
 
     def routes(self, version):
-        """The routes in force that have not failed, as steps."""
+        """Returns the routes in force that have not failed, as steps."""
         commit, digest = self.commit(version)
         document, source = commit, COMMIT.format(version)
         for generation in self.generations(version):
@@ -226,9 +227,9 @@ class Reader:
                 if step not in self.failed and (step.start is None or step.start >= self.floor)]
 
     def replay(self, version=None):
-        """All steps.
+        """Does all steps.
 
-        Each plan reads anew which routes are in force, so a prune that came between does no harm.
+        Each plan reads again which routes are in force, so a prune in between does no harm.
         """
         while True:
             version, path = self.plan(version)
@@ -257,7 +258,8 @@ class Reader:
         return Result(version, commit["state"], states, assets, layouts)
 
     def begin(self, path):
-        """The shards taken, {number: Shard}, where the path begins: the empty state, or what is held."""
+        """Returns the selected shards, {number: Shard}, at the beginning of the path: the empty state, or the held
+        one."""
         if path and path[0].start is None:
             numbers = filter(self.takes_shard, range(len(path[0].files)))
             return {number: Shard({}, {}, Layout(layout.ONE_FILE)) for number in numbers}
@@ -277,7 +279,7 @@ class Reader:
         return shards
 
     def follow(self, step, bases):
-        """Step 5 for one route: the shards of the version that it leads to."""
+        """Does step 5 for one route: returns the shards of the version that it leads to."""
         commit, shards = self.commit(step.version)[0], {}
         for number, base in bases.items():
             link = self.link(step, number)
@@ -288,7 +290,7 @@ class Reader:
         return shards
 
     def link(self, step, number):
-        """That of a route for a shard."""
+        """Returns the link of a route for a shard."""
         file = step.files[number]
         link = dcf.parse(self.object(FILE, file, "R-CHN-09", "R-CHN-10"), self.limits)
         same = link.header.target.hex() == self.commit(step.version)[0]["shards"][number]
@@ -296,7 +298,7 @@ class Reader:
         return link
 
     def layout(self, step, link, base, files):
-        """That of a shard after a file (section 25.2), before it is compared."""
+        """Returns the layout of a shard after a link (section 25.2), before it is compared."""
         _, proven, origin, unproven = base.layout
         stands = self.stands_in_commit(step)
         new = layout.KEY in dict(link.index.metadata) or step.start is None
@@ -307,7 +309,7 @@ class Reader:
         return {"from": step.start, "files": step.files} in self.commit(step.version)[0]["routes"]
 
     def compare(self, found, commit, number):
-        """The layout of a shard, which is proven if the commit of its version names it."""
+        """Returns the layout of a shard, which is proven if the commit of its version names it."""
         named = documents.layouts(commit)[number]
         same = named in (None, layout.digest(found.files))
         self.check_layout(same, found.origin, "the commit names another layout")
@@ -319,7 +321,7 @@ class Reader:
         check(good, "R-LAY-03", message)
 
     def object(self, pattern, reference, missing, wrong):
-        """The bytes of a file or an asset that a document names by digest and size."""
+        """Returns the bytes of a file or an asset that a document names by digest and size."""
         name = pattern.format(reference["digest"])
         data = self.store.get(name)
         check(data is not None, missing, "object is missing", name)
@@ -329,7 +331,8 @@ class Reader:
 
 
 class InPlaceReader(Reader):
-    """What is held is memory, into which links are taken (section 24.6), by routes of commits alone (R-SUM-08)."""
+    """The held state is memory, to which links are applied in place (section 24.6), by routes of commits only
+    (R-SUM-08)."""
 
     def begin(self, path):
         self.memory = super().begin(path)
@@ -339,7 +342,7 @@ class InPlaceReader(Reader):
     def follow(self, step, bases):
         in_place.refuse(not self.stands_in_commit(step), "the commit does not name this route")
         shards = {}
-        for number, base in bases.items():  # once more from the beginning: only that was hashed
+        for number, base in bases.items():  # from the beginning again: only that state was hashed
             link = self.link(step, number)
             self.links[number].append(link.data)
             state = in_place.in_place(self.links[number], self.memory[number].state, self.limits)
@@ -349,7 +352,7 @@ class InPlaceReader(Reader):
 
 
 class MinimalReader(Reader):
-    """A minimal chain reader (section 14): it knows the routes of commits alone, and reports the first failure."""
+    """A minimal chain reader (section 14): it knows only the routes of commits, and reports the first failure."""
 
     @contextmanager
     def passing_over(self):

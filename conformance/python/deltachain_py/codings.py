@@ -1,7 +1,7 @@
 """Codings (section 8): positions and values, in both directions.
 
-Everything is ordered by context, then part, then lane; so `x[c][p]` below is the list of something for the coded
-lanes of context c in part p.
+Everything is ordered by context, then part, then lane; so `x[c][p]` below is the list for the coded lanes of context c
+in part p.
 """
 from bisect import bisect_right
 
@@ -9,11 +9,11 @@ from .errors import check
 from .index import ABSOLUTE, SMALL, SPARSE
 from .primitives import Reader, ceil_div, pack, unpack, varint
 
-BITMAP = 32  # the position parameter that means a bitmap; smaller ones are shifts of gaps
+BITMAP = 32  # the position parameter for a bitmap; smaller ones are shifts of gaps
 
 
 def split(items, lengths):
-    """Cut a list, or the bytes of a stream, in runs of the given lengths."""
+    """Cuts a list, or the bytes of a stream, into runs of the given lengths."""
     runs, start = [], 0
     for length in lengths:
         runs.append(items[start:start + length])
@@ -22,14 +22,15 @@ def split(items, lengths):
 
 
 def packed(take, name, counts, widths, where):
-    """A packed stream: for each context a number of items of some bits each, in whole bytes."""
+    """Reads a packed stream: for each context a number of items of some bits each, in whole bytes."""
     sizes = [ceil_div(count * width, 8) for count, width in zip(counts, widths)]
     runs = split(take(name, needed=sum(sizes)), sizes)
     return [unpack(*items, f"{name} of {where}") for items in zip(runs, widths, counts)]
 
 
 def escapes(take, name, count, longest, where):
-    """The varints of an escape stream; there must be `count` of them (R-STR-06), of at most `longest` bytes each."""
+    """Reads the varints of an escape stream; there must be `count` of them (R-STR-06), of at most `longest` bytes
+    each."""
     reader, values = Reader(take(name, limit=longest * count), f"{name} of {where}"), []
     while reader.left():
         values.append(reader.varint())
@@ -40,7 +41,7 @@ def escapes(take, name, count, longest, where):
 # --- Contexts (7.1) and positions (8.1) ---
 
 def members(dtype, thresholds, lanes, base_lanes):
-    """The members of each context: lists of lane numbers. `base_lanes` is not needed without thresholds."""
+    """Returns the members of each context: lists of lane numbers. Without thresholds, `base_lanes` is not needed."""
     if not thresholds:
         return [range(lanes)]
     lists = [[] for _ in range(len(thresholds) + 1)]
@@ -50,7 +51,7 @@ def members(dtype, thresholds, lanes, base_lanes):
 
 
 def decode_positions(take, table, parts, where):
-    """The coded ranks [c][p], below the part's number of lanes. `resolve` compares them with the members."""
+    """Returns the coded ranks [c][p], below the part's number of lanes. `resolve` compares them with the members."""
     k = table.contexts
     counts = [[part_counts[c] for part_counts in table.counts] for c in range(k)]  # [c][p]
     if not table.positions:  # dense: every member is coded
@@ -80,7 +81,7 @@ def decode_positions(take, table, parts, where):
 
 
 def encode_positions(ranks, counts, positions):
-    """The position streams; `counts[c][p]` are the members, needed for bitmaps."""
+    """Returns the position streams; `counts[c][p]` are the members, needed for bitmaps."""
     streams = {name: bytearray() for name in ("bitmap", "gap low", "gap high", "gap escape")}
     for c, parameter in enumerate(positions):
         if parameter == BITMAP:
@@ -104,10 +105,10 @@ def encode_positions(ranks, counts, positions):
 
 
 def resolve(segment, taken, base_lanes_of, where):
-    """Step 8.5: for each part of a tensor that is taken its coded lanes and their values: (part, [(lane, value)]) in
-    lane order.
+    """Does step 8.5: yields for each part of a selected tensor its coded lanes and their values: (part,
+    [(lane, value)]) in lane order.
 
-    `base_lanes_of(part)` gives the base's lanes; it is called only with more than one context.
+    `base_lanes_of(part)` returns the base's lanes; it is called only with more than one context.
     """
     table, result = segment.table, []
     for p, part in enumerate(segment.parts):
@@ -140,7 +141,7 @@ def rotate_right(dtype, lane):
 
 
 def key(dtype, lane):
-    """The place of a lane on the line of section 8.3; its own inverse."""
+    """Returns the position of a lane on the line of section 8.3. The function is its own inverse."""
     negative = dtype.sign_magnitude and lane >> (dtype.width - 1)
     return lane ^ ((1 << (dtype.width - 1)) - 1) if negative else lane
 
@@ -165,7 +166,7 @@ def unzigzag(z):
 # --- Values (8.2, 8.4, 8.5) ---
 
 def decode_values(take, coding, table, parts, ranks, where):
-    """The values [c][p]: new lanes if absolute, differences if relative."""
+    """Returns the values [c][p]: new lanes if absolute, differences if relative."""
     numbers = [[len(part_ranks) for part_ranks in ranks[c]] for c in range(table.contexts)]
     total = sum(map(sum, numbers))
     if coding.values == SMALL:
@@ -201,7 +202,7 @@ def _decode_small(take, coding, table, counts, where):
 
 
 def encode_values(coding, dtypes, values, widths):
-    """The value streams of values[c][p]; `dtypes[p]` are the parts' dtypes."""
+    """Returns the value streams of values[c][p]; `dtypes[p]` are the parts' dtypes."""
     if coding.values == SMALL:
         streams = {name: bytearray() for name in ("sign", "magnitude", "magnitude escape")}
         for c, width in enumerate(widths):

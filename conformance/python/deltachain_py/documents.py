@@ -1,7 +1,7 @@
 """Documents of a chain (section 18): JSON texts with exactly one legal form.
 
-A document is a dict, its digests being hexadecimal digits. Python's `json` happens to write the legal form, so a text
-is legal if its values are and it comes out the same when it is written again.
+A document is a dict; its digests are hexadecimal digits. Python's `json` happens to write the legal form, so a text is
+legal if its values are, and if writing them gives the same text.
 """
 import json
 import re
@@ -16,8 +16,8 @@ DIRECT = "deltachain.direct"
 LAYOUTS = "deltachain.layouts"
 NUMBERS = re.compile("(0|[1-9][0-9]{0,15})( (0|[1-9][0-9]{0,15}))*")
 
-# The table: members in their order; [item, least number of items]; a pattern for strings; the integers, or the
-# least; (None, X) for null or X.
+# The table: members in their order; [item, minimum number of items]; a pattern for strings; the integers, or the
+# minimum; (None, X) for null or X.
 DIGEST = "[0-9a-f]{64}"
 METADATA = object()
 ROUTES = {"from": (None, 0), "files": [{"digest": DIGEST, "size": 1}, 1]}
@@ -50,7 +50,7 @@ def encode(document):
 
 
 def one_form(data, table):
-    """The value of a JSON text with these members; None if it is no such text or not the legal form of one."""
+    """Returns the value of a JSON text with these members; None if it is no such text or not in its legal form."""
     try:
         value = json.loads(data.decode("utf-8"))
         return value if fits(value, table) and encode(value) == data else None
@@ -59,13 +59,13 @@ def one_form(data, table):
 
 
 def order(route):
-    """What routes ascend by. Hexadecimal digits compare like the bytes."""
+    """The key by which routes ascend. Hexadecimal digits compare like the bytes."""
     start, files = route["from"], route["files"]
     return -1 if start is None else start, sum(file["size"] for file in files), [file["digest"] for file in files]
 
 
 def direct(document):
-    """The numbers of its routes that are direct (*direct routes*)."""
+    """Returns the numbers of the document's direct routes (*direct routes*)."""
     routes, mark = document["routes"], document["metadata"].get(DIRECT, "")
     numbers = [int(number) for number in mark.split(" ")] if NUMBERS.fullmatch(mark) else []
     known = {number for number, route in enumerate(routes) if route["from"] is None}
@@ -73,7 +73,7 @@ def direct(document):
 
 
 def layouts(commit):
-    """The digest of each shard's layout (section 25.1); None for each, if the commit does not name them."""
+    """Returns the digest of each shard's layout (section 25.1); None for each if the commit does not name them."""
     named = commit["metadata"].get(LAYOUTS, "").split(" ")
     legal = len(named) == len(commit["shards"]) and all(fits(digest, DIGEST) for digest in named)
     return named if legal else [None] * len(commit["shards"])
@@ -84,7 +84,7 @@ def is_asset_name(name):
 
 
 def parse(data, kind, where="document"):
-    """The document of the given kind."""
+    """Parses a document of the given kind."""
     check(len(data) <= DOCUMENT_BYTES, "R-LIM-05", f"more than {DOCUMENT_BYTES} bytes", where)
     begin = BEGIN.match(data)
     check(begin and int(begin[1]) <= LARGEST, "R-DOC-01", "it does not begin like a document", where)

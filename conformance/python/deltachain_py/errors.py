@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 
 def _classes(**rules):
-    """rule id -> class, from the ids of each class."""
+    """Returns rule id -> class, from the ids of each class."""
     return {f"R-{rule}": error_class for error_class, ids in rules.items() for rule in ids.split()}
 
 
@@ -21,10 +21,10 @@ RULES = _classes(
     WRONG_BASE="APP-01 APP-06",
     STATE_MISMATCH="APP-04 APP-05")
 
-# Those that only a reader in place can report (spec/in-place.md).
+# Rules that only a reader in place can report (spec/in-place.md).
 IN_PLACE_RULES = _classes(STATE_MISMATCH="SUM-03 SUM-04")
 
-# Those that only a reader of a chain can report (part 2, spec/signatures.md and spec/layouts.md).
+# Rules that only a reader of a chain can report (part 2, spec/signatures.md and spec/layouts.md).
 CHAIN_RULES = _classes(
     LIMIT="LIM-05 LIM-07",
     MALFORMED="DOC-01 DOC-03 DOC-04 DOC-05 DOC-06 DOC-08",
@@ -45,7 +45,7 @@ class DcfError(Exception):
 
 
 def fail(rule, message, where=None):
-    """Report the violation of a rule. Names in messages are untrusted (section 15) and shown by `repr`."""
+    """Reports the violation of a rule. Names in messages are untrusted (section 15) and shown by `repr`."""
     raise DcfError(_CLASS[rule], rule, message, where)
 
 
@@ -56,7 +56,7 @@ def check(condition, rule, message, where=None):
 
 @dataclass(frozen=True)
 class Limits:
-    """A reader's limits. By default what no file may exceed (second column of section 13)."""
+    """A reader's limits. The defaults are the maxima for any file (second column of section 13)."""
     index_bytes: int = 1073741824
     metadata_entries: int = 65536
     metadata_bytes: int = 67108864
@@ -66,15 +66,15 @@ class Limits:
     segments: int = 16777216
     tensor_bytes: int = 2**60
     set_bytes: int = None  # R-LIM-04: the bytes of all *set* tensors together; None means any number
-    coded_bytes: int = None  # R-LIM-08: of the pieces that have a part
+    coded_bytes: int = None  # R-LIM-08: the bytes of the pieces that have a part
 
 
-# What every reader supports at least (first column of section 13).
+# The minimum that every reader supports (first column of section 13).
 MINIMUM_LIMITS = Limits(2**26, 256, 2**25, 1024, 8, 2**19, 2**20, 2**40)
-# The same in both columns.
+# Limits that are equal in both columns.
 SEGMENT_BYTES = 33554432  # R-LIM-02
 SEGMENT_PIECES = 65536
-# Of documents, those of the second column.
+# Limits of documents, from the second column.
 DOCUMENT_BYTES = 67108864  # R-LIM-05
 ASSETS = 65536             # R-LIM-07
 ASSET_BYTES = 2**40

@@ -19,7 +19,7 @@ class Header:
     index_raw: int
     segments_length: int
     index_crc: int
-    extension_length: int = 0  # of the area after the last segment, which is skipped
+    extension_length: int = 0  # of the area after the last segment, which readers skip
     compatible: int = 0        # unknown bits are ignored and kept
 
     def file_length(self):

@@ -1,4 +1,4 @@
-"""In place (SPEC section 24): sums, those that a link has, and taking links into memory."""
+"""In place (SPEC section 24): sums, the sums of a link, and applying links to memory."""
 import struct
 from operator import mul
 
@@ -11,7 +11,7 @@ from .model import Tensor, from_lanes, piece_count, piece_range, table_of, to_la
 from .primitives import crc32
 
 P = 2**31 - 1
-UNITS, ROWS = 4096, 2048  # of a row; of a piece
+UNITS, ROWS = 4096, 2048  # per row; per piece
 NOTHING = (0, 0)          # the sums of no bytes
 
 AREA = b"\x89DCX\r\n\x1a\n"
@@ -21,7 +21,7 @@ BIT, KIND = 1, 1  # the compatible feature and the record
 # --- Sums (24.2): pairs of numbers ---
 
 def _numbers():
-    """L0, L1, H0, H1, one after another."""
+    """Returns L0, L1, H0, H1, one after another."""
     output = blake3(derive_key_context="deltachain 2026-11-25 sums v1").digest(length=4 * 12300)
     numbers = [number & P for number, in struct.iter_unpack("<I", output)]
     return [number for number in numbers if number not in (0, P)][:2 * UNITS + 2 * ROWS]
@@ -33,7 +33,7 @@ H = NUMBERS[2 * UNITS:-ROWS], NUMBERS[-ROWS:]
 
 
 def sums_of(data, place=0):
-    """The sums of bytes that stand one after another, the first of them at this place of the piece."""
+    """Computes the sums of contiguous bytes, the first of which is at this place of the piece."""
     data = bytes(place % 2) + data  # zeros change nothing
     units = to_lanes(data + bytes(len(data) % 2), 2)
     total, done = NOTHING, 0
@@ -46,7 +46,7 @@ def sums_of(data, place=0):
 
 
 def sums_of_lanes(lanes, lane_bytes):
-    """The sums of some lanes: (number in the piece, value)."""
+    """Computes the sums of some lanes: (number in the piece, value)."""
     total = NOTHING
     for lane, value in lanes:
         total = plus(total, sums_of(value.to_bytes(lane_bytes, "little"), lane * lane_bytes))
@@ -64,7 +64,7 @@ def minus(one, other):
 # --- The record (24.3) ---
 
 def record(area, kind):
-    """The data of the record of a kind in an extension area (section 4.2); None if it is not there."""
+    """Returns the data of the record of a kind in an extension area (section 4.2); None if there is none."""
     found, last, at = None, -1, len(AREA)
     if area[:at] != AREA:
         return None
@@ -82,8 +82,8 @@ def record(area, kind):
 
 
 def link_sums(link):
-    """{(tensor name, piece): (sums of the piece, sums of its coded lanes)}, None for the latter if it has no part; None
-    if the link has no sums."""
+    """Returns {(tensor name, piece): (sums of the piece, sums of its coded lanes)}, with None for the latter if the
+    piece has no part. Returns None if the link has no sums."""
     header = link.header
     data = record(link.data[len(link.data) - header.extension_length:], KIND) if header.compatible & BIT else None
     wanted = [(entry.name, piece, number > 0) for entry in link.index.tensors
@@ -103,7 +103,7 @@ def _binding(header, index_raw):
 
 
 def area(header, index_raw, pairs):
-    """An extension area with the record of a link alone."""
+    """Returns an extension area with only the record of a link."""
     data = _binding(header, index_raw) + b"".join(struct.pack("<II", *pair) for pair in pairs)
     return AREA + struct.pack("<IIQ", KIND, crc32(data), len(data)) + data
 
@@ -111,13 +111,14 @@ def area(header, index_raw, pairs):
 # --- The operation (24.6) ---
 
 def is_local(part):
-    """Section 24.5. Without a base, only parts of segments of one context are decoded: there is none for others."""
+    """Section 24.5. Without a base, only parts of segments with one context are decoded: segments with more have
+    none."""
     return part is not None and (part.coding.values == ABSOLUTE or part.coding.positions == SPARSE)
 
 
 def in_place(files, memory, limits=Limits()):
-    """The memory after the links, or an error. Here memory is a state like others. It is hashed, as the first link's
-    base (R-APP-01), so its sums may be taken from it (R-SUM-02)."""
+    """Returns the memory after the links, or raises an error. Here memory is a state like others. It is hashed as the
+    first link's base (R-APP-01), so its sums may be computed from it (R-SUM-02)."""
     links, _ = dcf.promised(files, table_of(memory), limits)
     coded = [{(part.entry.name, part.piece): (part, lanes) for part, lanes in dcf.decode(link)} for link in links]
     sums = [link_sums(link) for link in links]

@@ -63,8 +63,8 @@ class TensorEntry:
     operation: int
     dtype: object = None
     shape: tuple = ()
-    segments: list = field(default_factory=list)  # of each piece: 0 or segment number + 1
-    digests: list = None                          # promised: of each piece, or one
+    segments: list = field(default_factory=list)  # for each piece: 0 or segment number + 1
+    digests: list = None                          # promised: of each piece, or a single one
 
     @property
     def byte_length(self):
@@ -101,7 +101,7 @@ class Index:
 
 
 def parse_index(raw, header, limits):
-    """Step 6 of the validation order: fields in file order, then the rules about the whole index."""
+    """Does step 6 of the validation order: fields in file order, then the rules about the whole index."""
     reader = Reader(raw, "index")
     index = Index(_read_metadata(reader, limits), [], [])
     for _ in range(reader.limited(limits.segments, "segment count")):

@@ -14,7 +14,7 @@ ONE_FILE = [{"name": None, "metadata": None, "tensors": None}]
 
 
 def parse(text, tensors):
-    """The files of the layout (R-LAY-01); `tensors` are the names of the target's."""
+    """Returns the files of the layout (R-LAY-01); `tensors` are the names of the target's tensors."""
     layout = documents.one_form(text.encode("utf-8"), FORM)
     check(layout, "R-LAY-01", "not the one form of a layout", KEY)
     files = layout["files"]
@@ -36,7 +36,7 @@ def parse(text, tensors):
 
 
 def carried(files, before, after):
-    """The files of a target without the key: those of its base. The tables of both."""
+    """Returns the files of a target without the key: those of its base. `before` and `after` are the tables of both."""
     named = [folder(file["name"] or "") for file in files]
     lists = [[name for name in file["tensors"] or [] if name in after] for file in files]
     for name in after.keys() - before.keys():

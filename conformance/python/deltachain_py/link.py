@@ -23,7 +23,7 @@ class Link:
         return "direct" if all(s.coding.values == ABSOLUTE for s in self.index.segments) else "compact"
 
     def stored_segments(self):
-        """(number, entry, stored bytes) of each segment."""
+        """Yields (number, entry, stored bytes) of each segment."""
         pos = SIZE + self.header.index_stored
         for number, entry in enumerate(self.index.segments):
             yield number, entry, self.data[pos:pos + entry.stored_length]
@@ -31,7 +31,7 @@ class Link:
 
 
 def parse(data, limits=Limits()):
-    """Steps 1 to 6: header and index."""
+    """Does steps 1 to 6: header and index."""
     header = parse_header(data, limits)
     stored = data[SIZE:SIZE + header.index_stored]
     check(crc32(stored) == header.index_crc, "R-IDX-01", "index CRC", "index")
@@ -40,8 +40,8 @@ def parse(data, limits=Limits()):
 
 
 def promise(link, table, files):
-    """Step 7: the table of the target, by the digests that the link promises, and the files of its layout, for a base
-    with this table and layout."""
+    """Does step 7. Returns the table of the target, from the digests that the link promises, and the files of its
+    layout, for a base with this table and layout."""
     digest = table_digest(table)
     check(digest == link.header.base, "R-APP-01", f"base is {digest.hex()}, not {link.header.base.hex()}")
     target = dict(table)
@@ -62,10 +62,10 @@ def everything(_name):
 
 
 def decode(link, base=None, taken=everything):
-    """Step 8: yields (part, [(lane, value)]) with sorted lanes, value being the new lane or the difference.
+    """Does step 8: yields (part, [(lane, value)]) with sorted lanes, value being the new lane or the difference.
 
-    Segments without a part of a tensor that is taken are not read. Without the base, nothing is yielded for segments
-    with more than one context.
+    Segments without a part of a selected tensor are not read. Without the base, nothing is yielded for segments with
+    more than one context.
     """
     def base_lanes(part):
         return to_lanes(base[part.entry.name].data[slice(*part.range)], part.entry.dtype.lane_bytes)
@@ -79,7 +79,8 @@ def decode(link, base=None, taken=everything):
 
 
 def patches(link):
-    """For a direct link: {(tensor name, piece): [(lane, new value)]}, without any base. Lanes count in the piece."""
+    """Returns {(tensor name, piece): [(lane, new value)]} of a direct link, without any base. Lanes count within the
+    piece."""
     if link.profile != "direct":
         raise DcfError("UNSUPPORTED", None, "relative values need the base (section 14, direct reader)")
     return {(part.entry.name, part.piece): coded for part, coded in decode(link)}
@@ -99,7 +100,7 @@ def apply(data, base, limits=Limits()):
 
 
 def apply_chain(files, base, limits=Limits()):
-    """Apply links one after another: each group of steps for all of them before the next."""
+    """Applies links one after another. Each group of steps is done for all links before the next group."""
     links, _ = promised(files, table_of(base), limits)
     for link in links:
         base = build(link, base)
@@ -107,8 +108,8 @@ def apply_chain(files, base, limits=Limits()):
 
 
 def promised(files, table, limits):
-    """Steps 1 to 7 for links that are taken one after another, from a base with this table, which is one file: the
-    links, and the table of the last target."""
+    """Does steps 1 to 7 for consecutive links, from a base with this table, which is one file. Returns the links, and
+    the table of the last target."""
     links = [parse(data, limits) for data in files]
     for number, (one, two) in enumerate(zip(links, links[1:]), 1):
         check(two.header.base == one.header.target, "R-APP-06", f"link {number} does not continue the one before")
@@ -119,9 +120,9 @@ def promised(files, table, limits):
 
 
 def build(link, base, taken=everything):
-    """Steps 8 and 9 for a link that passed step 7: the target; only the tensors taken are built.
+    """Does steps 8 and 9 for a link that passed step 7. Returns the target; only the selected tensors are built.
 
-    The base, too, holds only these.
+    The base, too, holds only the selected tensors.
     """
     entries = [entry for entry in link.index.tensors if taken(entry.name)]
     buffers = {entry.name: bytearray(base[entry.name].data if entry.operation == PATCH else entry.byte_length)

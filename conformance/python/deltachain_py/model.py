@@ -10,7 +10,7 @@ from blake3 import blake3
 from .primitives import ceil_div, string, varint
 
 PIECE_BYTES = 1 << 24
-DESCRIBED = 255  # the code of dtypes that are not in the table and bring their own description
+DESCRIBED = 255  # the code of dtypes that are not in the table and have their own description
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Dtype:
     exponent_bits: int
 
     def encode(self):
-        """The code and, of a described dtype, the description: in the index and in the state digest."""
+        """Returns the code and, for a described dtype, the description, as in the index and in the state digest."""
         fields = varint(self.bits) + bytes([self.lane_bytes, self.sign_magnitude, self.exponent_bits])
         return bytes([self.code]) + (string(self.name) + fields if self.code == DESCRIBED else b"")
 
@@ -33,7 +33,7 @@ class Dtype:
         return 8 * self.lane_bytes
 
     def exponent(self, lane):
-        """The exponent field of a lane; 0 if the dtype has none."""
+        """Returns the exponent field of a lane; 0 if the dtype has none."""
         return (lane >> (self.width - 1 - self.exponent_bits)) & ((1 << self.exponent_bits) - 1)
 
 
@@ -41,14 +41,15 @@ _TABLE = [("BOOL", 8, 0), ("F4", 4, 0), ("F6_E2M3", 6, 0), ("F6_E3M2", 6, 0), ("
           ("F8_E5M2", 8, 5), ("F8_E4M3", 8, 4), ("F8_E8M0", 8, 0), ("F8_E4M3FNUZ", 8, 4), ("F8_E5M2FNUZ", 8, 5),
           ("I16", 16, 0), ("U16", 16, 0), ("F16", 16, 5), ("BF16", 16, 8), ("I32", 32, 0), ("U32", 32, 0),
           ("F32", 32, 8), ("C64", 64, 0), ("F64", 64, 11), ("I64", 64, 0), ("U64", 64, 0)]
-# A lane is one element, or one byte of the packed dtypes; exactly the dtypes with exponent bits are sign-magnitude.
+# A lane is one element, or one byte of the packed dtypes. The dtypes with exponent bits are exactly the sign-magnitude
+# ones.
 DTYPES = {code: Dtype(code, name, bits, max(bits, 8) // 8, exponent > 0, exponent)
           for code, (name, bits, exponent) in enumerate(_TABLE, 1)}
 BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 
 
 def elements(shape):
-    """Number of elements (section 2.2): 0 if any dimension is 0, 1 for a scalar."""
+    """Returns the number of elements (section 2.2): 0 if any dimension is 0, 1 for a scalar."""
     count = 0 if 0 in shape else 1
     for dimension in shape:
         count *= dimension
@@ -62,7 +63,7 @@ class Tensor:
     data: bytes
 
     def digests(self):
-        """The digest of each piece; of no data, if there is no piece."""
+        """Returns the digest of each piece, or that of no data if there is no piece."""
         ranges = [piece_range(len(self.data), p) for p in range(piece_count(len(self.data)))] or [(0, 0)]
         return [blake3(self.data[start:end]).digest() for start, end in ranges]
 
@@ -72,7 +73,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Row:
-    """What a state digest says of a tensor. The *table* of a state is a dict from name to Row."""
+    """The facts about a tensor in a state digest. The *table* of a state is a dict from name to Row."""
     dtype: Dtype
     shape: tuple
     digest: bytes
@@ -83,7 +84,7 @@ class Row:
 
 
 def tensor_digest(digests):
-    """From the piece digests, or the one digest of a tensor that has no more than one piece."""
+    """Returns the tensor digest, from the piece digests, or the one digest of a tensor with at most one piece."""
     return digests[0] if len(digests) == 1 else blake3(b"".join(digests)).digest()
 
 
@@ -92,7 +93,7 @@ def piece_count(byte_length):
 
 
 def piece_range(byte_length, piece):
-    """First byte and byte after the last one of a piece."""
+    """Returns the first byte of a piece, and the byte after its last one."""
     return piece * PIECE_BYTES, min(byte_length, (piece + 1) * PIECE_BYTES)
 
 
@@ -112,7 +113,7 @@ def table_of(state):
 
 
 def table_digest(table):
-    """The state digest."""
+    """Returns the state digest."""
     def u64(*values):
         return struct.pack(f"<{len(values)}Q", *values)
 

@@ -1,4 +1,4 @@
-"""Names of files below a folder: those of a layout and of assets (section 12)."""
+"""Names of files below a folder: files of a layout, and assets (section 12)."""
 import re
 import unicodedata
 
@@ -19,29 +19,29 @@ def is_path(name):
 
 
 def is_of_layouts(name):
-    """A name that is left for what a layout writes."""
+    """True if the name is reserved for files of a layout."""
     return caseless(name).endswith((b".safetensors", b".safetensors.index.json"))
 
 
 def folder(name):
-    """The folder of a path name: up to and including the last slash."""
+    """Returns the folder of a path name: up to and including the last slash."""
     return name[:name.rfind("/") + 1]
 
 
 def folders(name):
-    """The folder of a path name, and those that it lies in."""
+    """Returns the folder of a path name, and the folders above it."""
     return [name[:end + 1] for end, char in enumerate(name) if char == "/"]
 
 
 def apart(names):
-    """None of these lies in another."""
+    """True if no name is a folder of another one."""
     known = {*map(caseless, names)}
     return not any(low[:end] in known for low in known for end, byte in enumerate(low) if byte == ord("/"))
 
 
 def caseless(name):
-    """Equal for names that differ only in the case of ASCII letters."""
-    return name.encode("utf-8").lower()  # of bytes, `lower` knows only ASCII letters
+    """Returns equal bytes for names that differ only in the case of ASCII letters."""
+    return name.encode("utf-8").lower()  # on bytes, `lower` changes only ASCII letters
 
 
 def distinct(names):
@@ -49,5 +49,5 @@ def distinct(names):
 
 
 def ascending(items):
-    """Strictly. Python compares strings by code points, which is the order of their bytes."""
+    """True if items ascend strictly. Python compares strings by code points, which is the order of their bytes."""
     return all(one < two for one, two in zip(items, items[1:]))

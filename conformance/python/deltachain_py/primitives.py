@@ -44,7 +44,7 @@ class Reader:
         raise AssertionError("unreachable: the tenth byte is 0 or 1")
 
     def limited(self, limit, what):
-        """A varint that R-LIM-01 bounds."""
+        """Reads a varint that R-LIM-01 bounds."""
         value = self.varint()
         self.check(value <= limit, "R-LIM-01", f"{what} {value} above the limit {limit}")
         return value
@@ -72,7 +72,7 @@ def string(text):
 
 
 def pack(items, width):
-    """Pack a list of integers of `width` bits, LSB first; the last byte is padded with zero bits."""
+    """Packs a list of integers of `width` bits, LSB first; the last byte is padded with zero bits."""
     bits = "".join(f"{item:0{width}b}" for item in reversed(items)) if width else ""
     return int(bits or "0", 2).to_bytes(ceil_div(len(bits), 8), "little")
 

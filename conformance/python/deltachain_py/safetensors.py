@@ -1,4 +1,4 @@
-"""Reads and writes one plain safetensors file. Only what states need: no shards, no `__metadata__` (section 12)."""
+"""Reads and writes one plain safetensors file, as far as states need it: no shards, no `__metadata__` (section 12)."""
 import json
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def bad(message, error_class="IO"):
 
 
 def members(pairs):
-    """The object of a JSON text, in which no member is repeated."""
+    """Returns the object of a JSON text, in which no member may be repeated."""
     if len(dict(pairs)) < len(pairs):
         raise ValueError("a member is repeated")
     return dict(pairs)
@@ -55,7 +55,7 @@ def encode(state):
 
 
 def write(path, state):
-    """The file is complete before it is visible (section 9, step 5)."""
+    """Writes the file. It is complete before it is visible (section 9, step 5)."""
     temporary = Path(f"{path}.tmp")
     temporary.write_bytes(encode(state))
     temporary.replace(path)

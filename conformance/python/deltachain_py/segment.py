@@ -10,7 +10,7 @@ from .streams import read_stream, write_stream
 
 
 def stream_names(coding):
-    """The streams of a segment, in the order of the directory."""
+    """Returns the streams of a segment, in the order of the directory."""
     names = ["table"]
     if coding.positions == SPARSE:
         names += ["bitmap", "gap low", "gap high", "gap escape"]
@@ -72,18 +72,18 @@ def parse_table(raw, coding, parts, where):
     return table
 
 
-# A decoded segment. `ranks[c][p]` are the coded ranks, `values[c][p]` the values (absolute: the new lanes; relative:
-# the differences) of context c in part p.
+# A decoded segment. `ranks[c][p]` are the coded ranks and `values[c][p]` the values of context c in part p (absolute:
+# the new lanes; relative: the differences).
 Segment = namedtuple("Segment", "parts table ranks values")
 
 
 def decode_segment(stored, entry, where):
-    """Steps 8.1 to 8.4 of the validation order: all that can be checked without the base."""
+    """Does steps 8.1 to 8.4 of the validation order: all checks that do not need the base."""
     check(crc32(stored) == entry.crc, "R-SEG-01", "segment CRC", where)
     streams = _read_directory(stored, stream_names(entry.coding), where)
 
     def take(name, needed=None, limit=None):
-        """The raw bytes of a stream, whose length is known before (R-STR-04) or at least bounded (R-LIM-03)."""
+        """Returns the raw bytes of a stream whose length is known (R-STR-04) or at least bounded (R-LIM-03)."""
         raw_length, data = streams[name]
         at = f"{name} of {where}"
         check(needed is None or raw_length == needed, "R-STR-04", f"raw length {raw_length}, not {needed}", at)
@@ -97,7 +97,7 @@ def decode_segment(stored, entry, where):
 
 
 def _read_directory(stored, names, where):
-    """name -> (raw length, stored bytes)"""
+    """Returns name -> (raw length, stored bytes)."""
     reader, lengths = Reader(stored, f"directory of {where}"), []
     for name in names:
         raw_length, stored_length = reader.varint(), reader.varint()
@@ -109,7 +109,7 @@ def _read_directory(stored, names, where):
 
 
 def encode_segment(coding, streams, level):
-    """The stored bytes of a segment from its raw streams."""
+    """Returns the stored bytes of a segment from its raw streams."""
     stored = {name: write_stream(streams[name], level) for name in stream_names(coding)}
     directory = [varint(len(streams[name])) + varint(len(data)) for name, data in stored.items()]
     return b"".join([*directory, *stored.values()])

@@ -1,4 +1,4 @@
-"""Signed commits (SPEC section 23): public keys, notes, and what a reader trusts."""
+"""Signed commits (SPEC section 23): public keys, notes, and a reader's trust."""
 import hashlib
 import re
 from base64 import b64decode, b64encode
@@ -11,19 +11,19 @@ from .errors import DcfError
 
 ED25519 = b"\1"
 NOTE_BYTES, NOTES, LINES = 16384, 64, 100
-# Of a key: no plus sign, no control character and no white space.
+# The name of a key: no plus sign, no control characters, no white space.
 NAME = "([^+\0-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)"
 KEY = re.compile(NAME + r"\+([0-9a-f]{8})\+([A-Za-z0-9+/]{44})((?: [0-9a-f]{64})*)")  # 33 bytes, and chains
 LINE = re.compile(f"\u2014 {NAME} ([^ ]+)")
 
-# Public keys for which anybody can make signatures, with the highest bit 0.
+# Public keys for which anyone can make signatures, with the highest bit 0.
 LOW_ORDER = {bytes.fromhex(digits) for digits in (
     "00" * 32, "01" + "00" * 31, "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
     "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a", "ec" + "ff" * 30 + "7f",
     "ed" + "ff" * 30 + "7f",
     "ee" + "ff" * 30 + "7f")}
 
-Key = namedtuple("Key", "name id public hash chains")  # `hash`, of which the ID is the beginning, names its own notes
+Key = namedtuple("Key", "name id public hash chains")  # `hash` begins with the ID, and names the key's own notes
 Seen = namedtuple("Seen", "version commit")  # the newest head that was met, and the digest of its commit
 
 
@@ -36,8 +36,8 @@ def is_low_order(public):
 
 
 def key(text):
-    """The public key that is written so, with the chains that it is trusted for, or none for all; None if there is no
-    such key."""
+    """Parses a public key, with the chains that it is trusted for (none means all). Returns None if the text is not a
+    key."""
     match = KEY.fullmatch(text)
     data = b64decode(match[3]) if match else b""
     if data[:1] != ED25519 or is_low_order(data[1:]):
@@ -60,17 +60,17 @@ class Trust:
             raise DcfError("USAGE", None, "these are no different public keys with a quorum of them")
 
     def keys_of(self, chain):
-        """The keys that are trusted for a chain."""
+        """Returns the keys that are trusted for a chain."""
         return [key for key in self.keys if not key.chains or chain in key.chains]
 
 
 def own_note(version, commit, key):
-    """The name of a key's own note, without the folder."""
+    """Returns the name of a key's own note, without the folder."""
     return f"{version:020}-{commit}-{key.hash}"
 
 
 def note_text(chain, version, commit):
-    """What is signed; `chain` and `commit` are digests."""
+    """Returns the text that keys sign; `chain` and `commit` are digests."""
     return f"deltachain commit v1\n{chain}\n{version}\n{commit}\n"
 
 
@@ -83,7 +83,7 @@ def is_valid(key, signature, text):
 
 
 def unbase64(text):
-    """The bytes of base64 in its one form; None if it is another."""
+    """Returns the bytes of canonical base64; None for other texts."""
     try:
         data = b64decode(text, validate=True)
     except ValueError:
@@ -92,8 +92,8 @@ def unbase64(text):
 
 
 def signature_lines(note, text):
-    """Pairs of a name and its bytes, a key ID and a signature, of a note on this text; None if it is no such note
-    (condition 3)."""
+    """Returns pairs of a name and its bytes (a key ID and a signature) from a note on this text; None if it is no such
+    note (condition 3)."""
     begin = (text + "\n").encode()
     try:
         *lines, rest = note.removeprefix(begin).decode().split("\n")
@@ -107,7 +107,7 @@ def signature_lines(note, text):
 
 
 def counts_for(note, text, keys):
-    """The keys that a note counts for (conditions 3 and 4)."""
+    """Returns the keys that a note counts for (conditions 3 and 4)."""
     counted = set()
     for name, data in signature_lines(note, text) or []:
         for key in keys:

@@ -9,7 +9,7 @@ RLE, COMPRESSED, RESERVED = 1, 2, 3  # types of blocks; 0 is raw
 
 
 def check_structure(stored, raw_length, where):
-    """The structure of a frame (R-STR-02), up to its compressed blocks. Nothing is allocated.
+    """Checks the structure of a frame (R-STR-02), up to its compressed blocks. Allocates nothing.
 
     The field names are those of RFC 8878, section 3.1.1.
     """
@@ -53,7 +53,7 @@ def check_structure(stored, raw_length, where):
 
 
 def read_stream(stored, raw_length, where):
-    """The raw bytes of a stream; the caller has bounded `raw_length` and checked stored <= raw (R-STR-01)."""
+    """Returns the raw bytes of a stream; the caller has bounded `raw_length` and checked stored <= raw (R-STR-01)."""
     if len(stored) == raw_length:
         return bytes(stored)
     check_structure(stored, raw_length, where)
@@ -66,6 +66,6 @@ def read_stream(stored, raw_length, where):
 
 
 def write_stream(raw, level=3, checksum=False):
-    """The stored form: a frame if that is smaller. (Up to level 19, windows are far below R-STR-03.)"""
+    """Returns the stored form: a frame if that is smaller. (Up to level 19, windows are far below R-STR-03.)"""
     frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum).compress(raw)
     return frame if len(frame) < len(raw) else bytes(raw)

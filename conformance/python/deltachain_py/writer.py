@@ -24,21 +24,21 @@ from .streams import write_stream
 class Options:
     profile: str = "compact"
     level: int = 3                    # of zstd
-    contexts: int = 4                 # at most, in compact links; in local ones there is one
+    contexts: int = 4                 # maximum in compact links; local ones have one
     segment_bytes: int = SEGMENT_BYTES
     # Forced choices, for tests; None means "choose".
     positions: int = None             # DENSE or SPARSE
     values: int = None                # ABSOLUTE, PLANES or SMALL; pieces of set tensors are absolute all the same
-    position_parameters: list = None  # taken in turn by the contexts
+    position_parameters: list = None  # used in turn by the contexts
     widths: list = None
 
 
-# A piece that changes: how it will be coded, the base's lanes, and {lane: value} of those that will be coded.
+# A piece that changes: its coding, the base's lanes, and {lane: value} of the coded lanes.
 Plan = namedtuple("Plan", "part old coded")
 
 
 def diff(base, target, options=Options(), metadata=None):
-    """The link from one state to another, as bytes."""
+    """Returns the link from one state to another, as bytes."""
     entries, plans = [], []
     for name in sorted({*base, *target}, key=str.encode):
         old, new = base.get(name), target.get(name)
@@ -67,7 +67,7 @@ def diff(base, target, options=Options(), metadata=None):
 
 
 def _sums(entries, target, plans):
-    """The pairs of a record, from the bytes of the target (R-SUM-01)."""
+    """Yields the pairs of a record, from the bytes of the target (R-SUM-01)."""
     coded = {(plan.part.entry.name, plan.part.piece): plan.coded for plan in plans}
     for entry in entries:
         for piece in range(len(entry.segments)):
@@ -83,7 +83,7 @@ def snapshot(target, options=Options(), metadata=None):
 
 
 def _plan(entry, old, new, options):
-    """The pieces of a tensor that change."""
+    """Plans the pieces of a tensor that change."""
     width = entry.dtype.lane_bytes
     entry.segments = [0] * piece_count(len(new))
     for piece in range(len(entry.segments)):
@@ -101,7 +101,7 @@ def _plan(entry, old, new, options):
 
 
 def _choose(entry, density, options):
-    """The coding of a piece: dense if more than a quarter of its lanes change; relative if it may be."""
+    """Chooses the coding of a piece: dense if more than a quarter of its lanes change; relative if allowed."""
     positions, values = options.positions, options.values
     if positions is None:
         positions = DENSE if density > 0.25 and values != SMALL else SPARSE
@@ -113,19 +113,19 @@ def _choose(entry, density, options):
 
 
 def _width(differences):
-    """The symbol width that takes the fewest bits, if escapes take a byte."""
+    """Returns the symbol width that takes the fewest bits, if each escape takes a byte."""
     return min((1, 2, 4, 8), key=lambda width: sum(width + 8 * (abs(d) >= 1 << width) for d in differences))
 
 
 def _position_parameter(ranks, counts):
-    """A bitmap or the shift that leaves about one value of the high part, whichever is smaller without zstd."""
+    """Returns a bitmap, or the shift that leaves the high part about one value, whichever is smaller without zstd."""
     coded, total = sum(map(len, ranks)), sum(counts)
     shift = min(23, max(0, (total // max(coded, 1)).bit_length() - 1))
     return BITMAP if coded and total <= coded * (shift + 8) else shift
 
 
 def _group(plans, options):
-    """Lists of plans that share a segment: same coding, at most `segment_bytes`, in order of (entry, piece)."""
+    """Returns lists of plans that share a segment: same coding, at most `segment_bytes`, in order of (entry, piece)."""
     groups, last, sizes = [], {}, {}
     for plan in plans:
         coding = plan.part.coding
@@ -139,7 +139,7 @@ def _group(plans, options):
 
 
 def _thresholds(plan, count):
-    """`count` thresholds that cut the coded lanes in about equal parts by the exponent of the base."""
+    """Returns `count` thresholds that divide the coded lanes into about equal parts by the exponent of the base."""
     exponents = sorted(plan.part.entry.dtype.exponent(plan.old[lane]) for lane in plan.coded)
     return [exponents[len(exponents) * i // (count + 1)] for i in range(1, count + 1)]
 

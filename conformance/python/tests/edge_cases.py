@@ -1,5 +1,5 @@
-"""Files at the edges of the rules, for `../../interop.py`: (label, base, link). What both readers say must agree;
-the unit tests only demand that this one says something. Each of them is a case where readers could easily differ."""
+"""Files at the edges of the rules, for `../../interop.py`: (label, base, link). Both readers must give the same answer;
+the unit tests only require an answer of this reader. In each of these cases readers could easily differ."""
 from deltachain_py import writer
 from deltachain_py.header import MAGIC
 from deltachain_py.index import (DENSE, PATCH, PLANES, REMOVE, SET, SMALL, SPARSE, Coding, Index, SegmentEntry,
@@ -40,7 +40,7 @@ def indexes():
         shape = b"".join(map(varint, dimensions))
         return make(b"\0\0\1" + string("t") + bytes([operation, dtype.code, len(dimensions)]) + shape)
 
-    # The index ends early; something else is wrong before its end.
+    # The index ends early, with another fault before its end.
     pieces = b"\0\0\1" + string("t") + bytes([PATCH, U8.code, 1]) + varint(2**24 * 5)
     dimensions = b"\0\0\1" + string("t") + bytes([SET, U8.code]) + varint(200)
     for raw in (pieces + b"\x80\0", pieces + b"\7", b"\0\5\xff", b"\0\5\0\x80\0", b"\0" + varint(2**20) + b"\0\x80\0",
@@ -150,7 +150,7 @@ def segments():
         "23 bits": one | {"table": b"\1\x17\1", "gap low": b"\xff\xff\x7f"},
         "23 bits, small": one | {"table": b"\1\x17\1", "gap low": b"\7\0\0"},
         "24 bits": one | {"table": b"\1\x18\1", "gap low": b"\7\0\0"},
-        # Ranks that are good again modulo 2^32.
+        # Ranks that are right again modulo 2^32.
         "wrap 1": two | {"table": b"\1\x08\2", "gap low": b"\0\3", "gap high": b"\0\xff",
                          "gap escape": varint(2**24 - 255)},
         "wrap 2": two | {"gap high": b"\1\xff", "gap escape": varint(2**32 - 255)},
@@ -179,7 +179,7 @@ def frames():
     def block(kind, size, content=b"", last=0):
         return (last | kind << 1 | size << 3).to_bytes(3, "little") + content
 
-    def whole(kind):  # the raw bytes as blocks of at most 1000, the last of them by this kind
+    def whole(kind):  # the raw bytes as blocks of at most 1000, the last of them of this kind
         start = b"".join(block(0, 1000, raw[at:at + 1000]) for at in range(0, size // 1000 * 1000, 1000))
         return start + block(kind, size % 1000, raw[-(size % 1000):], 1)
 

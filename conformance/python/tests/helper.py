@@ -1,4 +1,4 @@
-"""Random states, and files made by hand: every field can be set to a wrong value, with right CRCs."""
+"""Random states, and files made by hand: every field can have a wrong value, with right CRCs."""
 import random
 import struct
 
@@ -25,7 +25,7 @@ def random_state(rng, dtypes=None, count=None):
 
 
 def mutate(rng, state, density):
-    """Change lanes: some a little, some to anything."""
+    """Changes lanes: some a little, some to anything."""
     result = {}
     for name, tensor in state.items():
         data, width = bytearray(tensor.data), tensor.dtype.lane_bytes
@@ -46,7 +46,7 @@ def header(base, target, index_stored=0, index_raw=0, segments=0, index_crc=0, m
 
 
 def make(index, body=b"", base=None, target=None, stored_index=None, **fields):
-    """A file with right CRCs from an Index (or its raw bytes) and the bytes of the segments."""
+    """Returns a file with right CRCs from an Index (or its raw bytes) and the bytes of the segments."""
     raw = index.encode() if isinstance(index, Index) else bytes(index)
     stored = raw if stored_index is None else stored_index
     base = base if isinstance(base, bytes) else state_digest(base or {})
@@ -56,7 +56,7 @@ def make(index, body=b"", base=None, target=None, stored_index=None, **fields):
 
 
 def remake(data, change_index=None, change_segments=None):
-    """Parse a good file, let functions change the Index or the list of stored segments, and write it again."""
+    """Parses a good file, lets functions change the Index or the list of stored segments, and writes it again."""
     link = dcf.parse(data)
     bodies = [bytes(stored) for _, _, stored in link.stored_segments()]
     if change_segments:
@@ -74,7 +74,7 @@ def one_tensor(dtype="U8", values=(0,) * 8):
 
 
 def segment_link(base, target, positions, values, streams, stored=None):
-    """A link that patches tensor `t` by one segment with the given raw streams."""
+    """Returns a link that patches tensor `t` by one segment with the given raw streams."""
     tensor = target["t"]
     coding = Coding(tensor.dtype.lane_bytes, positions, values)
     if stored is None:
@@ -84,12 +84,12 @@ def segment_link(base, target, positions, values, streams, stored=None):
 
 
 def verify(data, base=None, limits=Limits()):
-    """Check, or apply if there is a base."""
+    """Checks a link, or applies it if there is a base."""
     return dcf.check_link(data, limits) if base is None else dcf.apply(data, base, limits)
 
 
 def rule_of(function, *arguments):
-    """The rule that a call violates; None if it succeeds."""
+    """Returns the rule that a call violates; None if it succeeds."""
     try:
         function(*arguments)
     except DcfError as error:

@@ -1,4 +1,4 @@
-"""Publishing in its simplest form (sections 20 and 17.1), to make chains for the tests."""
+"""A minimal publisher (sections 20 and 17.1), which makes chains for the tests."""
 import os
 
 from blake3 import blake3
@@ -10,14 +10,14 @@ from deltachain_py.model import state_digest
 
 
 def put(store, name, data, if_absent=False):
-    """Write to another name, then move or link to the final one. (No sync: it is for tests.)"""
+    """Writes to another name, then moves or links to the final one. (No sync: this is for tests.)"""
     path = store.folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{os.urandom(8).hex()}.tmp")
     temporary.write_bytes(data)
     try:
         (os.link if if_absent else os.replace)(temporary, path)
-    except FileExistsError:  # R-PUB-03: own bytes mean that an earlier attempt succeeded
+    except FileExistsError:  # R-PUB-03: the same bytes mean that an earlier attempt succeeded
         if store.get(name) != data:
             raise DcfError("CHAIN", "R-PUB-03", f"{name}: another writer was first") from None
     finally:
@@ -38,7 +38,8 @@ def init(store, identifier=None):
 
 
 def make_routes(store, shards, bases):
-    """Routes from each version of `bases` (version or None: its shards), whose files are stored (R-PUB-02)."""
+    """Stores the files of routes from each version of `bases` (version or None: its shards), and returns the routes
+    (R-PUB-02)."""
     routes = []
     for start in sorted(bases, key=lambda start: -1 if start is None else start):
         old = [{}] * len(shards) if start is None else bases[start]
@@ -54,7 +55,8 @@ def make_routes(store, shards, bases):
 
 
 def publish(store, shards, bases, metadata=None, assets=None):
-    """The next version, with routes from `bases`; R-PUB-02 to R-PUB-04. Returns (version, digest of the commit)."""
+    """Publishes the next version, with routes from `bases`; R-PUB-02 to R-PUB-04. Returns (version, digest of the
+    commit)."""
     version = max(store.numbers("commits/", 20), default=-1) + 1
     assert bases.keys() & {None, version - 1}
     routes = make_routes(store, shards, bases)
@@ -71,7 +73,7 @@ def publish(store, shards, bases, metadata=None, assets=None):
 
 
 def put_routes(store, version, routes, metadata=None):
-    """R-PUB-06: the routes of a version from now on."""
+    """R-PUB-06: writes the routes of a version from now on."""
     generation = max(store.numbers(f"routes/{version:020}-", 10), default=0) + 1
     commit = Reader(store).commit(version)[1]
     document = {"deltachain": 1, "version": version, "generation": generation, "commit": commit, "routes": routes,

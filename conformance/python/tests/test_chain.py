@@ -32,7 +32,7 @@ class ChainCase(unittest.TestCase):
         self.states, self.commits = [], []
 
     def chain(self, *versions, shards=1):
-        """A chain; of each version the versions that routes come from."""
+        """Makes a chain. Each argument lists the versions that the routes of a version start from."""
         rng = seeded(8)
         init(self.store)
         for starts in versions:
@@ -45,7 +45,7 @@ class ChainCase(unittest.TestCase):
         return Held(version, self.commits[version], chain, self.states[version])
 
     def there(self, version=None, held=None, path=None):
-        """The version is replayed, and its path, if it matters, is this one."""
+        """Asserts that the version can be replayed, and by this path if one is given."""
         wanted = len(self.states) - 1 if version is None else version
         if path is not None:
             self.assertEqual([step.version for step in Reader(self.store, held).plan(version)[1]], path)
@@ -69,7 +69,7 @@ class ChainCase(unittest.TestCase):
                 return FILE.format(route["files"][shard]["digest"])
 
     def change(self, version, repair=True, /, **members):
-        """Another commit in the place of one; if `repair`, with later commits made to fit."""
+        """Replaces a commit; with `repair`, later commits are made to fit."""
         digest = None
         for number in range(version, len(self.commits) if repair else version + 1):
             name = COMMIT.format(number)
@@ -117,7 +117,7 @@ class Chains(ChainCase):
         self.refused("R-CHN-03", 2, self.held(0))
         self.there(0)
         self.there(5, path=[3, 5])
-        self.refused("R-CHN-03", 5, self.held(0))  # whatever the path: the chain that it followed is damaged
+        self.refused("R-CHN-03", 5, self.held(0))  # whatever the path: the reader's own chain is damaged
         self.there(5, path=[3, 5])
         self.change(4, False, metadata={"x": ""})  # a fork: 5 does not follow it
         self.there(4)
@@ -162,7 +162,7 @@ class Chains(ChainCase):
             put(self.store, name, documents.encode(document | change))
             if expected:
                 reader = Reader(self.store)
-                self.assertEqual(reader.replay()[0], 2)  # passed over for the generation before
+                self.assertEqual(reader.replay()[0], 2)  # skipped in favour of the previous generation
                 self.assertEqual(reader.failures[0].rule, expected)
                 SEEN.add(expected)
         self.refused("R-CHN-08")  # pruned
@@ -171,7 +171,7 @@ class Chains(ChainCase):
         self.damage(ROUTES.format(2, 1))
         self.there(path=[0, 1, 2])
         self.remove(self.file(1, 0))
-        self.refused("R-DOC-03", plan=False)  # the first failure that was met
+        self.refused("R-DOC-03", plan=False)  # the first failure
 
     def test_number_of_shards(self):
         self.chain([None], [0], shards=2)
@@ -255,7 +255,7 @@ class Chains(ChainCase):
         self.there(2, held, path=[])
         self.remove(COMMIT.format(2))
         self.refused("R-CHN-14", held=held)
-        for version in (0, 1):  # by number: the commits up to the one held are checked
+        for version in (0, 1):  # by number: the commits up to the held one are checked
             self.refused("R-CHN-03", version, held)
             self.there(version, self.held(1))
         put(self.store, "chain.json", documents.encode({"deltachain": 1, "chain": "0" * 32, "metadata": {}}))
@@ -361,7 +361,7 @@ class Chains(ChainCase):
         self.refused("R-CHN-09", 2, plan=False)
 
     def with_link(self, change, tensors):
-        """What a reader of some tensors says of version 1 if its link from 0 is changed so."""
+        """Returns the answer of a reader of some tensors about version 1, with its link from 0 changed."""
         link = self.store.get(self.file(1, 0))
         bad = remake(link, **change)
         digest = blake3(bad).hexdigest()
@@ -396,7 +396,7 @@ class Chains(ChainCase):
         self.chain([None], [0], [None, 1], [2])
         put_routes(self.store, 3, [])
         self.refused("R-CHN-08")
-        self.assertIsNone(self.minimal())  # of a routes document it knows nothing
+        self.assertIsNone(self.minimal())  # a minimal reader ignores routes documents
         self.assertIsNone(self.minimal(self.held(1)))
         self.assertEqual(self.minimal(self.held(3)._replace(shards=[])), "R-APP-01")
         self.damage(self.file(2, None))
@@ -406,14 +406,14 @@ class Chains(ChainCase):
 
 
 class RandomDamage(ChainCase):
-    """A version can be had if there is a path whose files are good and whose commits are, and only then."""
+    """A version can be read exactly if its commits and the files of some path to it are good."""
 
     def good(self, name):
         data = self.store.get(name)
         return data is not None and blake3(data).hexdigest() in name
 
     def paths(self, version, held):
-        """Where paths begin, by the routes in force and the files that are good."""
+        """Yields the versions where paths begin, by the routes in force and the good files."""
         if version == held:
             yield version
         for route in self.routes[version]:
@@ -467,7 +467,7 @@ class RandomDamage(ChainCase):
 
 
 class Cheapest(unittest.TestCase):
-    """Against all paths, on graphs in which most of them cost the same."""
+    """The cheapest path, compared with all paths, on graphs in which most paths cost the same."""
 
     def test_random_graphs(self):
         rng, found = seeded(9), 0
@@ -525,7 +525,7 @@ class Signed(ChainCase):
     """Section 23.3."""
 
     def sign(self, *versions):
-        """Trust in a new key, which has signed these versions."""
+        """Makes a trusted key, which signs these versions."""
         private = Ed25519PrivateKey.generate()
         public = private.public_key().public_bytes_raw()
         name, id = "a-test", signatures.key_hash("a-test", public)[:4]

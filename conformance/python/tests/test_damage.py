@@ -1,4 +1,4 @@
-"""Damaged files give the library's error and nothing else."""
+"""Damaged files cause the library's error and no other."""
 import unittest
 
 from deltachain_py import link as dcf
@@ -41,7 +41,7 @@ class Damage(unittest.TestCase):
         self.assertEqual(caught.exception.rule, "R-HDR-10")
 
     def outcome(self, data, base, target):
-        """Either a DcfError, or the right state: digests leave no third way."""
+        """Asserts that the result is a DcfError, or the right state: digests allow no third outcome."""
         try:
             self.assertEqual(dcf.apply(data, base), target)
             return None

@@ -80,7 +80,7 @@ class Documents(unittest.TestCase):
         self.refused("R-DOC-03", good + b"\n")
         self.refused("R-DOC-03", good, "routes")
         self.refused("R-DOC-03", documents.encode({"deltachain": 1, "chain": HEX, "metadata": {}}), "chain")
-        # U+FF5E before U+10000: by bytes, not by UTF-16 code units.
+        # U+FF5E before U+10000: in the order of bytes, not of UTF-16 code units.
         self.changed(None, metadata={"～": "", "\U00010000": ""})
 
     def test_routes(self):
@@ -90,7 +90,7 @@ class Documents(unittest.TestCase):
         for kind in ("commit", "routes"):
             for starts in ([None], [0, 2], [None, 0, 1, 2]):
                 self.changed(None, kind, routes=routes(*starts))
-            for starts in ([0, None], [None, None], [1, 1], [2, 1], [3], [None, 4]):  # equal ones: strictly
+            for starts in ([0, None], [None, None], [1, 1], [2, 1], [3], [None, 4]):  # equal ones: the order is strict
                 self.changed("R-DOC-04", kind, routes=routes(*starts))
         self.changed("R-DOC-05", routes=[{"from": None, "files": [self.FILE] * 2}])
         self.changed("R-DOC-05", shards=[HEX, HEX])

@@ -1,4 +1,4 @@
-"""What an index may say (section 6): described dtypes, order of segments, pieces, bounds, the extension area."""
+"""The rules of the index (section 6): described dtypes, order of segments, pieces, bounds, the extension area."""
 import unittest
 
 from blake3 import blake3

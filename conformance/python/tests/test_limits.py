@@ -1,4 +1,4 @@
-"""Files between the two columns of section 13, which each reader may accept or refuse; so they cannot be vectors."""
+"""Files between the two columns of section 13, which each reader may accept or refuse, so they cannot be vectors."""
 import unittest
 
 from deltachain_py import link as dcf
@@ -14,7 +14,7 @@ U8 = BY_NAME["U8"]
 
 class OfTheCaller(unittest.TestCase):
     def test_order(self):
-        """R-LIM-04 before R-LIM-08; zeros that no segment codes count for the former alone."""
+        """R-LIM-04 is checked before R-LIM-08; zeros that no segment codes count only for R-LIM-04."""
         file = writer.snapshot({"t": Tensor(U8, (3,), b"abc"), "z": Tensor(U8, (9,), bytes(9))})
         for set_bytes, coded_bytes, expected in ((12, 3, None), (None, 2, "R-LIM-08"), (12, 2, "R-LIM-08"),
                                                  (11, 3, "R-LIM-04"), (11, 2, "R-LIM-04")):
@@ -31,7 +31,7 @@ class BetweenTheColumns(unittest.TestCase):
             self.assertEqual(rule_of(dcf.check_link, file, MINIMUM_LIMITS), "R-LIM-01")
 
     def test_announced_only(self):
-        """What the index announces is not there, but only the greater limits let a reader find that out."""
+        """The index announces data that are missing, but only the higher limits let a reader notice that."""
         huge = string("t") + bytes([PATCH, U8.code, 1]) + varint(2**40 + 1)
         for index in (varint(257), b"\1" + varint(2**25 + 1), b"\1" + string("k" * (2**25 - 6)) + varint(7),
                       b"\0" + varint(2**20 + 1), b"\0\0" + varint(2**19 + 1), b"\0\0\1" + varint(1025),

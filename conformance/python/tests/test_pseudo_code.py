@@ -1,8 +1,8 @@
-"""Section 19.1, taken literally, gives the answers of the vectors: the pseudo-code, line by line, and nothing else. So
-does that of section 23.3, which stands in the place of its beginning where there is trust.
+"""The pseudo-code of section 19.1, line by line and nothing else, gives the answers of the vectors. So does that of
+section 23.3, which replaces its beginning if there is trust.
 
-Of several failures the last one remembered is reported, which the text allows; so of failures only is compared that
-both fail where one has to be chosen.
+Of several failures, the last one remembered is reported, which the text allows. So where a failure has to be chosen,
+the test compares only that both readers fail.
 """
 import io
 import json
@@ -22,7 +22,7 @@ CONFORMANCE = Path(__file__).resolve().parents[2]
 
 
 class Literal:
-    """`replay` of 19.1. Steps 5 to 7, and which versions are signed, are those of the reader; with `plan`, these steps
+    """`replay` of 19.1. Steps 5 to 7, and the check of signatures, are those of the reader; with `plan`, steps 5 to 7
     are left out."""
 
     def __init__(self, folder, held, accepted, plan, trust=None):
@@ -41,7 +41,7 @@ class Literal:
         return commit, digest
 
     def remembering(self, function, *arguments):
-        """True if it did not fail."""
+        """True if the call did not fail. Remembers a failure."""
         try:
             function(*arguments)
             return True
@@ -53,7 +53,8 @@ class Literal:
         check(self.by_itself(version)[0]["parent"] == parent, "R-CHN-04", "parent")
 
     def checked_with_trust(self, wanted):
-        """Up to step 3, by 23.3: n, what is held, the digest of chain.json, and the versions that were checked."""
+        """Does the steps up to 3, by 23.3. Returns n, the held version, the digest of chain.json, and the versions that
+        were checked."""
         held, seen, accepted = self.held, self.trust.seen, self.accepted
         if held and held.commit == accepted:
             accepted = None
@@ -93,7 +94,7 @@ class Literal:
         return n, held, chain, {*checked}
 
     def checked_without(self, wanted):
-        """The same without trust, by 19.1."""
+        """Like `checked_with_trust`, but without trust, by 19.1."""
         held, accepted = self.held, self.accepted
         if held and held.commit == accepted:
             accepted = None
@@ -222,7 +223,7 @@ class PseudoCode(unittest.TestCase):
     def test_plans_and_paths_are_those_of_the_vectors(self):
         index, asked = json.loads((CONFORMANCE / "index.json").read_text()), 0
         for vector in index["vectors"]:
-            # Layouts are section 25's.
+            # The pseudo-code does not include layouts, which section 25 adds.
             operations = {"plan"} if "layouts" in vector["features"] else {"plan", "replay"}
             for operation in operations & vector["expect"].keys():
                 if vector.get("take") or vector.get("direct") or vector["expect"][operation].get("class") == "USAGE":
@@ -255,7 +256,7 @@ class PseudoCode(unittest.TestCase):
             if operation == "replay" and expected.get("rule") in ("R-CHN-12", "R-CHN-15", "R-CHN-16"):
                 return
             self.assertIn("class", expected, f"{failure}")
-            if not literal.remembered:  # final: the first one is reported
+            if not literal.remembered:  # final: the first failure is reported
                 self.assertEqual((failure.error_class, failure.rule), (expected["class"], expected["rule"]))
             return
         if expected.get("rule") in ("R-CHN-12", "R-CHN-15", "R-CHN-16", "R-LIM-04", "R-LIM-08"):  # steps 6, 7; limits

@@ -20,14 +20,14 @@ class RoundTrip(unittest.TestCase):
         link = dcf.parse(data)
         self.assertEqual(dcf.apply(data, base), target)
         verify(data)
-        # serialize(parse(x)) = x; the streams are carried verbatim, so header and index are what is left.
+        # serialize(parse(x)) = x. The streams are copied verbatim, so only header and index have to be compared.
         self.assertEqual(link.header.encode(), data[:128])
         stored = data[128:128 + link.header.index_stored]
         self.assertEqual(writer.write_stream(link.index.encode(), options.level, checksum=True), stored)
         if len(stored) < link.header.index_raw:
             self.assertEqual(stored[4] & 4, 4)  # R-STR-08
         if base != target:
-            self.assertEqual(rule_of(dcf.apply, data, target), "R-APP-01")  # applying twice is refused
+            self.assertEqual(rule_of(dcf.apply, data, target), "R-APP-01")  # a second apply is refused
         if options.profile == "local":
             self.assertIsNotNone(in_place.link_sums(link))
             if all(entry.operation == PATCH for entry in link.index.tensors):

@@ -1,5 +1,5 @@
-//! Single kernels on one piece of 16 MiB, beside copying and comparing memory: one thread,
-//! everything in memory.
+//! Times single kernels on one piece of 16 MiB, and copying and comparing memory for comparison:
+//! one thread, everything in memory.
 
 use std::hint::black_box;
 use std::iter::Sum;
@@ -13,7 +13,7 @@ use deltachain::tensor::{Digest, Dtype};
 use deltachain::{Profile, Segment};
 use deltachain_bench::{Result, synthetic};
 
-/// A piece that has been encoded: its dtype and lanes, and its segments.
+/// An encoded piece: its dtype and lanes, and its segments.
 struct Piece(Dtype, u32, Vec<(Coding, Vec<u8>)>);
 
 impl Piece {
@@ -22,7 +22,7 @@ impl Piece {
         Ok(Self(dtype, lanes, encode(dtype, base, target, profile)?))
     }
 
-    /// Decodes streams to gaps and values, and lets `work` go on with these.
+    /// Decodes streams to gaps and values, and calls `work` with each segment.
     fn decode<T: Sum>(
         &self,
         mut work: impl FnMut(Segment) -> deltachain::Result<T>,
@@ -62,7 +62,7 @@ fn main() -> Result {
         };
         let name = |kernel: &str| format!("{kernel}, {percent} %");
         group.throughput(Throughput::Bytes(info.bytes()));
-        // What does not depend on the density is measured once.
+        // Kernels that do not depend on the density are measured once.
         if percent < 0.2 {
             let mut copy = target.to_vec();
             group.bench_function("memcpy", |bencher| {
@@ -94,7 +94,7 @@ fn main() -> Result {
             });
             let mut bytes = base.to_vec();
             group.bench_function(name(&format!("copy and apply {called}")), |bencher| {
-                // With a copy, which applying needs: it changes in place.
+                // Includes a copy of the base, because applying changes it in place.
                 bencher.iter(|| {
                     bytes.copy_from_slice(base);
                     piece.decode(|segment| segment.apply(0, &mut bytes).map(|()| 0_u64))
@@ -106,7 +106,7 @@ fn main() -> Result {
             bencher.iter(|| piece.patches());
         });
     }
-    // All lanes move, as those of FP32 masters do.
+    // All lanes change, as in FP32 master weights.
     let base: Vec<u8> = (0_u32..1 << 22)
         .flat_map(|i| (0x3D00_0000 + i.wrapping_mul(2_654_435_761) % (1 << 23)).to_le_bytes())
         .collect();

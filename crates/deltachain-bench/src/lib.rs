@@ -1,5 +1,4 @@
-//! What the benchmarks and the programs beside them share: pairs of states to work on, and output
-//! of results.
+//! Shared code of the benchmarks and programs: pairs of states to work on, and output of results.
 
 #![forbid(unsafe_code)]
 
@@ -10,5 +9,5 @@ mod weights;
 
 pub use pairs::{Pair, Repeated, Walk, many_tensors, real_pairs, save, synthetic};
 
-/// Result of everything here.
+/// Result of all fallible functions of this crate.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -1,4 +1,4 @@
-//! What is done with memory that results go to: it is there before, as a subscriber's staging
+//! Operations on memory for results, which is allocated beforehand, as a subscriber's staging
 //! buffers are.
 
 use std::ops::Range;
@@ -9,10 +9,10 @@ use rayon::prelude::*;
 
 use crate::Result;
 
-/// Copies this state, which has the tensors of `out`. By all threads of the current pool.
+/// Copies a state, which has the tensors of `out`, on all threads of the current pool.
 ///
 /// # Errors
-/// If it does not have the tensors of `out`, or the state is not in memory.
+/// If the state does not have the tensors of `out`, or is not in memory.
 pub fn copy(state: &impl State, out: &MemoryWriter<'_>) -> Result {
     let pieces = state.tensors().iter().enumerate();
     let pieces = pieces.flat_map(|(tensor, info)| {
@@ -32,7 +32,7 @@ pub fn copy(state: &impl State, out: &MemoryWriter<'_>) -> Result {
         .ok_or_else(|| "not the tensors of the output".into())
 }
 
-/// Whether `room` holds the bytes of this state, which is in memory: no less and no more.
+/// True if `room` holds exactly the bytes of this state, which is in memory.
 pub fn holds(room: &MemoryState, state: &impl State) -> bool {
     room.tensors().len() == state.tensors().len()
         && room
@@ -46,14 +46,15 @@ pub fn holds(room: &MemoryState, state: &impl State) -> bool {
             })
 }
 
-/// Puts new values where a patch names them, as an engine does in its own memory. `infos` are the
-/// tensors of `out`.
+/// Writes the values of a patch to the lanes that it names, as an engine does in its own memory.
+/// `infos` are the tensors of `out`.
 ///
 /// # Errors
-/// If the patch is for none of them, or reaches outside.
+/// If the patch is for another tensor, or reaches outside its tensor.
 pub fn patch(out: &MemoryWriter<'_>, infos: &[TensorInfo], patch: &Patch<'_>) -> Result {
     let tensor = find(infos, patch.tensor.name()).ok_or("no such tensor")?;
-    let (width, first) = (patch.dtype().lane_bytes(), patch.lanes.start);
+    let width = patch.dtype().lane_bytes();
+    let first = patch.lanes.start;
     let bytes = first * width as u64..patch.lanes.end * width as u64;
     let done = out.fill(tensor, bytes, &mut |own| match (&patch.indices, width) {
         (None, _) => {
@@ -68,7 +69,7 @@ pub fn patch(out: &MemoryWriter<'_>, infos: &[TensorInfo], patch: &Patch<'_>) ->
     Ok(done.ok_or("a piece outside the tensor")??)
 }
 
-/// Puts values into `own`, which begins with lane number `first`.
+/// Writes values to `own`, which begins with lane number `first`.
 fn scatter<const WIDTH: usize>(
     own: &mut [u8],
     first: u64,
@@ -93,7 +94,8 @@ mod tests {
 
     #[test]
     fn what_is_copied_is_held() {
-        let (mut state, mut other) = (MemoryState::new(), MemoryState::new());
+        let mut state = MemoryState::new();
+        let mut other = MemoryState::new();
         state.insert("a", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
         other.insert("a", Dtype::U8, &[3], vec![1, 2, 4]).unwrap();
         let mut room = MemoryState::zeros(state.tensors()).unwrap();
@@ -102,7 +104,7 @@ mod tests {
         assert!(holds(&room, &state) && !holds(&room, &other));
         other.insert("b", Dtype::U8, &[1], vec![1]).unwrap();
         assert!(copy(&other, &room.writer()).is_err());
-        // Not with a tensor or a byte more.
+        // An additional byte or tensor makes a difference.
         for (name, data) in [("a", vec![1, 2, 3, 0]), ("b", vec![])] {
             let mut more = state.clone();
             more.insert(name, Dtype::U8, &[data.len() as u64], data)

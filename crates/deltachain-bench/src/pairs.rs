@@ -15,31 +15,29 @@ use crate::{Result, weights};
 /// Two neighbouring versions of a model, in memory.
 #[derive(Debug)]
 pub struct Pair<S = MemoryState> {
-    /// What it is called in tables.
+    /// Name in tables.
     pub name: String,
     /// The older version.
     pub base: S,
-    /// The newer one.
+    /// The newer version.
     pub target: S,
 }
 
 impl<S: State> Pair<S> {
-    /// Bytes of the target's tensors.
+    /// Returns the total size of the target's tensors in bytes.
     pub fn bytes(&self) -> u64 {
         total_bytes(self.target.tensors())
     }
 }
 
 impl Pair {
-    /// A pair that is this many times as large.
+    /// Returns a pair that is this many times as large.
     ///
     /// # Errors
     /// None.
     pub fn repeated(self, name: &str, times: usize) -> Result<Pair<Repeated>> {
-        let (base, target) = (
-            Repeated::new(self.base, times)?,
-            Repeated::new(self.target, times)?,
-        );
+        let base = Repeated::new(self.base, times)?;
+        let target = Repeated::new(self.target, times)?;
         Ok(Pair {
             name: name.to_owned(),
             base,
@@ -48,8 +46,8 @@ impl Pair {
     }
 }
 
-/// A state that has each tensor of another one several times, under different names, and takes no
-/// more memory.
+/// A state with several copies of each tensor of another one, under different names, that takes no
+/// more memory than that one.
 #[derive(Debug)]
 pub struct Repeated {
     tensors: Vec<TensorInfo>,
@@ -89,8 +87,8 @@ impl State for Repeated {
     }
 }
 
-/// The pairs among the files `NAME_stepNUMBER.safetensors` of a folder: of each name the first step
-/// with the next one, and with the last one.
+/// Opens the pairs among the files `NAME_stepNUMBER.safetensors` of a folder: for each name, the
+/// first step with the next one, and with the last one.
 ///
 /// # Errors
 /// If the folder or a file cannot be read, or holds no pair.
@@ -130,8 +128,8 @@ pub fn real_pairs(folder: &Path) -> Result<Vec<Pair>> {
     }
 }
 
-/// A pair of BF16 states with `mebibytes` of data each, in tensors of 32 MiB, of whose elements
-/// about `density` differ.
+/// Makes a pair of BF16 states with `mebibytes` of data each, in tensors of 32 MiB, in which about
+/// `density` of the elements differ.
 ///
 /// # Errors
 /// None for sizes that fit in memory.
@@ -143,7 +141,7 @@ pub fn synthetic(name: &str, mebibytes: u64, density: f64) -> Result<Pair> {
     of_lanes(name, &tensors, density)
 }
 
-/// The same with this many equal tensors of `lanes` elements.
+/// Makes such a pair with this many equal tensors of `lanes` elements.
 ///
 /// # Errors
 /// None for sizes that fit in memory.
@@ -161,7 +159,8 @@ fn of_lanes(name: &str, tensors: &[u64], density: f64) -> Result<Pair> {
             (number, old, new)
         })
         .collect();
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for ((number, old, new), &lanes) in data.into_iter().zip(tensors) {
         let tensor = format!("layers.{number:05}.weight");
         base.insert(&tensor, Dtype::BF16, &[lanes], old)?;
@@ -174,10 +173,10 @@ fn of_lanes(name: &str, tensors: &[u64], density: f64) -> Result<Pair> {
     })
 }
 
-/// Writes a state as one file.
+/// Writes a state to one file.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn save(file: &Path, state: &MemoryState) -> Result {
     let empty = MemoryState::new();
     let mut link = Vec::new();
@@ -192,17 +191,17 @@ pub fn save(file: &Path, state: &MemoryState) -> Result {
     Ok(())
 }
 
-/// A synthetic state that goes step by step, as training does, and the links between its steps.
+/// A synthetic state that changes step by step, as in training, and the links between its steps.
 #[derive(Debug)]
 pub struct Walk {
-    /// The state after the steps that have been made.
+    /// The state after the last step.
     pub state: MemoryState,
     steps: u64,
     density: f64,
 }
 
 impl Walk {
-    /// Begins with a BF16 state of `mebibytes`. Each step changes about `density` of its elements.
+    /// Starts with a BF16 state of `mebibytes`. Each step changes about `density` of its elements.
     ///
     /// # Errors
     /// None for sizes that fit in memory.
@@ -247,10 +246,8 @@ mod tests {
         for density in [0.001, 0.01, 0.05] {
             let pair = synthetic("s", 2, density).unwrap();
             assert_eq!(pair.bytes(), 2 << 20);
-            let (old, new) = (
-                pair.base.iter().next().unwrap().1,
-                pair.target.iter().next().unwrap().1,
-            );
+            let old = pair.base.iter().next().unwrap().1;
+            let new = pair.target.iter().next().unwrap().1;
             let lanes = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0);
             let changed = u32::try_from(lanes.filter(|(old, new)| old != new).count()).unwrap();
             let found = f64::from(changed) / f64::from(1 << 20);
@@ -272,7 +269,8 @@ mod tests {
             )
             .unwrap();
             let bytes = |state: &MemoryState| state.iter().next().unwrap().1.to_vec();
-            let (old, new) = (bytes(&before), bytes(&walk.state));
+            let old = bytes(&before);
+            let new = bytes(&walk.state);
             let changed = old
                 .as_chunks::<2>()
                 .0

@@ -1,12 +1,13 @@
-//! One publisher and many followers of a chain in a bucket, as fluid flows: when is a version
-//! switched to, and where?
+//! Simulates one publisher and many followers of a chain in a bucket, with downloads as fluid
+//! flows: when does each follower switch to each version?
 //!
-//! Followers look for a new version every `poll`, at phases of their own. Who finds one asks for it
-//! in `requests` round trips and then downloads all links between the version held and the newest.
-//! Bandwidth is shared fairly: a follower gets at most `follower`, the followers of a region
-//! together at most `path`, and all regions together at most `bucket`. The newest version is then
-//! built at `apply`, while the next may already be there. With `mirrors`, each region has a copy of
-//! the bucket that fetches every link once, and serves its followers at `mirror`.
+//! Followers poll for a new version every `poll` seconds, each with its own phase. A follower that
+//! finds one requests it in `requests` round trips and then downloads all links between the version
+//! held and the newest. Bandwidth is shared fairly: a follower gets at most `follower`, the
+//! followers of a region together at most `path`, and all regions together at most `bucket`. The
+//! newest version is then built at the speed `apply`, while the next may already be in the bucket.
+//! With `mirror`, each of the other regions has a copy of the bucket that downloads every link
+//! once; the followers of a region then share `mirror`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +17,7 @@ use deltachain_testkit::Random;
 /// Regions; the first one has the bucket.
 pub const REGIONS: usize = 4;
 
-/// What is simulated. Bytes, seconds, and bytes per second.
+/// Parameters of a simulation, in bytes, seconds, and bytes per second.
 #[derive(Debug, Clone)]
 pub struct Scene {
     pub seed: u64,
@@ -24,42 +25,41 @@ pub struct Scene {
     pub versions: u32,
     /// Time between two versions.
     pub period: f64,
-    /// Bytes of a link, and of the model.
+    /// Size of a link, and of the model.
     pub link: f64,
     pub model: f64,
-    /// Time between two looks at the bucket.
+    /// Time between two polls.
     pub poll: f64,
-    /// Round trips before the bytes of links come: listing, commit, header and index.
+    /// Round trips before the first byte of a link: listing, commit, header and index.
     pub requests: f64,
-    /// Round-trip times to the bucket, by region.
+    /// Round-trip time to the bucket, by region.
     pub latency: [f64; REGIONS],
     /// Bandwidth from the bucket to a region.
     pub path: [f64; REGIONS],
     /// Bandwidth of the bucket, and of one follower.
     pub bucket: f64,
     pub follower: f64,
-    /// Bytes of the model that a follower builds in a second.
+    /// Bytes of the model that a follower builds per second.
     pub apply: f64,
     /// Bandwidth of a mirror, if there are mirrors.
     pub mirror: Option<f64>,
 }
 
-/// What came of it.
+/// Result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Times from a version's commit until a follower had switched to it or to a later one,
-    /// ascending.
+    /// Times from a version's commit until a follower had switched to it or a later one, ascending.
     pub lags: Vec<f64>,
     /// Bytes that left the bucket.
     pub bytes: f64,
     /// Requests per second, on average.
     pub requests: f64,
-    /// Switches that passed over at least one version.
+    /// Number of switches that skipped at least one version.
     pub skipped: usize,
 }
 
 impl Outcome {
-    /// The lag that this part of all was no greater than.
+    /// Returns the lag that this part of all lags does not exceed.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -72,7 +72,7 @@ impl Outcome {
     }
 }
 
-/// A time in a heap that has the earliest first.
+/// A time in a heap whose first element is the earliest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Moment(f64);
 
@@ -92,26 +92,27 @@ impl Ord for Moment {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// Looks for a new version.
+    /// The follower polls for a new version.
     Poll,
-    /// Bytes begin to come.
+    /// The first bytes arrive.
     Begin { to: u32 },
-    /// The version is there.
+    /// The version has been built.
     Switch { to: u32 },
 }
 
-/// Downloads of one region. All get the same rate, so each ends when a common counter has grown by
-/// its bytes.
+/// The downloads of one region. All have the same rate, so each ends when a common counter has
+/// grown by its size.
 #[derive(Default)]
 struct Region {
-    /// Bytes that each download would have if it had begun at the start.
+    /// The counter: bytes that a download would have received if it had run from the start.
     served: f64,
     rate: f64,
-    /// Where the counter stands when a download ends; follower; version.
+    /// The downloads that are running: the value of the counter at the end, the follower, and the
+    /// version.
     downloads: BinaryHeap<Reverse<(Moment, usize, u32)>>,
 }
 
-/// The same scene always gives the same outcome.
+/// Runs a simulation. The same scene always gives the same outcome.
 pub fn simulate(scene: &Scene) -> Outcome {
     let mut random = Random(scene.seed);
     let mut events: BinaryHeap<Reverse<(Moment, usize, Event)>> = (0..scene.followers)
@@ -119,7 +120,8 @@ pub fn simulate(scene: &Scene) -> Outcome {
         .collect();
     let mut held = vec![0_u32; scene.followers];
     let mut regions: [Region; REGIONS] = Default::default();
-    let (mut now, mut requests) = (0.0, 0.0);
+    let mut now = 0.0;
+    let mut requests = 0.0;
     let mut outcome = Outcome {
         lags: Vec::new(),
         bytes: 0.0,
@@ -166,8 +168,8 @@ pub fn simulate(scene: &Scene) -> Outcome {
         now = next;
         if next_end <= next_event {
             if let Some(Reverse((_, follower, to))) = regions[ending].downloads.pop() {
-                // Each link on the way is applied. Links are decoded while they arrive, so after
-                // the last one only the model must be built.
+                // The follower applies all links between. It decodes them while they arrive, so
+                // after the last one it only has to build the model.
                 events.push(Reverse((
                     Moment(now + scene.model / scene.apply),
                     follower,
@@ -229,8 +231,8 @@ fn committed(scene: &Scene, version: u32) -> f64 {
     f64::from(version - 1) * scene.period
 }
 
-/// Sets each region's rate for one download: fair shares of the bucket. A region that cannot use
-/// its share leaves the rest to the others.
+/// Sets the rate of one download in each region: a fair share of the bucket. A region that cannot
+/// use its share leaves the rest to the others.
 fn share(scene: &Scene, regions: &mut [Region; REGIONS]) {
     let most: Vec<f64> = (0..REGIONS)
         .map(|region| {
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn without_crowds_a_lag_is_the_sum_of_its_parts() {
-        // 0 to 2 s until the next look, 0.3 s of requests, 10 s of download, 5 s of building.
+        // 0 to 2 s until the next poll, 0.3 s of requests, 10 s of download, 5 s of building.
         let outcome = simulate(&scene());
         assert_eq!(outcome.lags.len(), 12);
         assert!(
@@ -312,7 +314,7 @@ mod tests {
             poll: 0.001,
             ..scene()
         });
-        // 4000 bytes at 100 a second, for all at the same time.
+        // 4000 bytes at 100 bytes per second, for all followers at the same time.
         assert!(
             (outcome.quantile(0.5) - 45.3).abs() < 0.2,
             "{}",

@@ -1,16 +1,17 @@
-//! Numbers as weights have them, and steps as training makes them.
+//! Numbers that are distributed like weights, and steps like those of training.
 
 use deltachain_testkit::Random;
 
 /// Exponent field of the largest numbers: they are below 2^-3.
 const TOP_EXPONENT: u16 = 123;
 
-/// How likely numbers change, by magnitude, out of 2^24.
+/// Probability that a number changes, by magnitude, out of 2^24.
 struct Step([u32; 10]);
 
 impl Step {
-    /// Changes about this part of all numbers. Half of them change with some probability, a quarter
-    /// with twice of it, and so on up to 2^9: five times this on the whole.
+    /// Makes a step that changes about this part of all numbers. The largest half of them change
+    /// with some probability p, the next quarter with 2 p, and so on up to 2^9 p: on the whole with
+    /// 5 p.
     fn new(density: f64) -> Self {
         let largest = density / 5.0 * f64::from(1_u32 << 24);
         Self(std::array::from_fn(|below| {
@@ -18,7 +19,8 @@ impl Step {
         }))
     }
 
-    /// A number after the step: the same, or, for the most part, one unit in the last place away.
+    /// Returns a number after the step: the same number, or a neighbour, mostly one unit in the
+    /// last place away.
     fn of(&self, lane: u16, [b4, b5, b6, b7]: [u8; 4]) -> u16 {
         let below = TOP_EXPONENT.saturating_sub(lane >> 7 & 0xFF);
         let limit = self.0[usize::from(below).min(self.0.len() - 1)];
@@ -36,12 +38,13 @@ impl Step {
     }
 }
 
-/// BF16 weights of all magnitudes, each power of two half as frequent as the one above, and the
-/// same weights after a step. The step changes twice as many weights from one power of two to the
-/// next smaller one, mostly by one unit in the last place.
+/// Makes BF16 weights of all magnitudes, each power of two half as frequent as the next larger one,
+/// and the same weights after a step. The step changes twice as large a part of the weights from
+/// one power of two to the next smaller one, mostly by one unit in the last place.
 pub(crate) fn neighbours(seed: u64, lanes: u64, density: f64) -> (Vec<u8>, Vec<u8>) {
     let step = Step::new(density);
-    let (mut old, mut new) = (Vec::new(), Vec::new());
+    let mut old = Vec::new();
+    let mut new = Vec::new();
     let mut random = Random(seed << 32);
     for _ in 0..lanes {
         let [b0, b1, b2, b3, rest @ ..] = random.next().to_le_bytes();
@@ -54,7 +57,7 @@ pub(crate) fn neighbours(seed: u64, lanes: u64, density: f64) -> (Vec<u8>, Vec<u
     (old, new)
 }
 
-/// Such weights after one more step.
+/// Returns such weights after one more step.
 pub(crate) fn next(weights: &[u8], seed: u64, density: f64) -> Vec<u8> {
     let step = Step::new(density);
     let mut random = Random(seed << 32);

@@ -1,4 +1,4 @@
-//! The program that makes pairs for tasks.
+//! Tests the program that makes pairs for tasks.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and the help that goes with it.
+//! The command line: commands, options and their help.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -30,9 +30,9 @@ Examples:
   deltachain publish s3://models/run7 step1/             its next version
   deltachain follow s3://models/run7 /models/run7        keep a directory at the newest version
 
-STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. The folders of a \
-directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders, \
-checkpoint-*, original, and chains.
+STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. \
+The folders of a directory are included: tensors of vae/model.safetensors are called vae/NAME. \
+Skipped are hidden files and folders, checkpoint-*, original, and chains.
 
 Exit codes: 0 success, 1 refused or failed, 2 wrong arguments or inputs, 130 interrupted.";
 
@@ -255,8 +255,7 @@ pub(crate) struct NewLink {
     pub(crate) force: bool,
 }
 
-/// Parses the command line. `Err` is the code to exit with, after help or an error has been
-/// printed.
+/// Parses the command line. `Err` is the exit code after help or an error has been printed.
 pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
     let mut command = P::command().disable_help_flag(true).arg(help_flag());
     let matches = command.try_get_matches_from_mut(arguments);
@@ -264,12 +263,12 @@ pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
         .and_then(|matches| refuse_home(&command, &matches).map(|()| matches))
         .and_then(|mut matches| P::from_arg_matches_mut(&mut matches))
         .map_err(|error| {
-            // A caller that asked for JSON gets it even if the rest of the line makes no sense.
+            // With --json, the error is JSON even if the rest of the command line is invalid.
             let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
             if json {
                 failure::report_as_json(&usage_error(&error));
             } else {
-                // Help that cannot be written because its reader has gone is not a failure.
+                // It is not a failure if help cannot be written because its reader has exited.
                 let _ = if error.use_stderr() {
                     write!(
                         anstream::stderr(),
@@ -284,7 +283,7 @@ pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
         })
 }
 
-/// Arguments that are texts, and may be paths.
+/// Names of arguments that are parsed as text, but may be paths.
 const PLACES: [&str; 7] = [
     "url",
     "copy",
@@ -295,9 +294,9 @@ const PLACES: [&str; 7] = [
     "chain",
 ];
 
-/// Refuses a path that begins with `~/`: the shell has not replaced it, so that it would be a
-/// directory of that name. It replaces none within quotes, after `--option=`, and in files of
-/// systemd.
+/// Refuses the path `~` and paths that begin with `~/`, which would name a directory called `~`.
+/// The shell does not expand `~` within quotes or after `--option=`, and systemd does not expand it
+/// at all.
 fn refuse_home(command: &clap::Command, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
     let path = ValueParser::path_buf().type_id();
     for argument in command.get_arguments() {
@@ -311,9 +310,9 @@ fn refuse_home(command: &clap::Command, matches: &clap::ArgMatches) -> Result<()
             let text = value.to_string_lossy();
             if text == "~" || text.starts_with("~/") {
                 let message = format!(
-                    "{text}: the shell has not replaced ~ by your home directory, as it does \
-                     only at the beginning of a word without quotes: write $HOME instead, or ./~ \
-                     for a directory of that name"
+                    "{text}: the shell did not replace ~ by your home directory, which it does \
+                     only at the beginning of an unquoted word: write $HOME instead, or ./~ for a \
+                     directory of that name"
                 );
                 return Err(command.clone().error(ErrorKind::ValueValidation, message));
             }
@@ -328,7 +327,7 @@ fn refuse_home(command: &clap::Command, matches: &clap::ArgMatches) -> Result<()
     }
 }
 
-/// A command line that makes no sense.
+/// Converts the error of an invalid command line.
 fn usage_error(error: &clap::Error) -> Error {
     let text = error.render().to_string();
     Error::usage(text.trim_end().trim_start_matches("error: "))
@@ -400,7 +399,7 @@ mod tests {
         all.build();
         let mut checked = 0;
         for command in all.get_subcommands() {
-            // For `follow` it is about servers, for `status` also about the directory.
+            // `--max-lag` is about the directory and the servers, so it may have any heading.
             for argument in command
                 .get_arguments()
                 .filter(|argument| argument.get_long() != Some("max-lag"))

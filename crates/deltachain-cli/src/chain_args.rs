@@ -1,4 +1,4 @@
-//! The command line of everything that has to do with chains in a store.
+//! Arguments of the commands that work on chains in a store.
 #![expect(
     clippy::doc_markdown,
     reason = "help texts are for terminals, not for browsers"
@@ -22,7 +22,7 @@ use crate::shared_args::{
 };
 use crate::signature_args::{PublisherSignatureArgs, TrustArgs};
 
-/// The chain and how to talk to the store that it is in.
+/// A chain, and the options of its store.
 #[derive(Debug, Args)]
 pub(crate) struct ChainArgs {
     /// The chain: a directory, s3://BUCKET/PREFIX, gs://, az://, or http(s):// (read-only)
@@ -32,7 +32,7 @@ pub(crate) struct ChainArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// Options of the access to a store.
+/// Options for access to a store.
 #[derive(Debug, Args)]
 pub struct StoreArgs {
     /// Setting of the store, such as endpoint, region, timeout, retries or max-rate; repeatable
@@ -48,16 +48,16 @@ pub struct StoreArgs {
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_CONNECTION_STRING, and so on; credentials_timeout is
     /// how many seconds a service that gives credentials may take [default: 10]. The value env:NAME
     /// is that of the environment variable NAME, for a second account.
-    // Parsed later: an error of the parser would show the value.
+    // Parsed later, because an error of clap's parser would print the value.
     #[arg(long = "store", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
 }
 
 impl StoreArgs {
-    /// Opens a store, which Ctrl-C ends the waiting for.
+    /// Opens a store. Ctrl-C ends waits for it.
     ///
     /// # Errors
-    /// USAGE if the options make no sense; IO.
+    /// USAGE if an option is invalid; IO.
     pub fn open(&self, url: &str) -> Result<Store> {
         Ok(Store::open(url, self.options()?)?.with_stop(interrupt::stop()))
     }
@@ -67,7 +67,7 @@ impl StoreArgs {
         for setting in &self.settings {
             let (name, value) = setting
                 .split_once('=')
-                .ok_or_else(|| Error::usage("a setting of --store has no =: give NAME=VALUE"))?;
+                .ok_or_else(|| Error::usage("a setting of --store has no =: write NAME=VALUE"))?;
             let refused = |text: String| Error::usage(format!("--store {name}: {text}"));
             options = match name {
                 "timeout" => options.timeout(parse_seconds(value).map_err(refused)?),
@@ -89,7 +89,7 @@ impl StoreArgs {
 }
 
 impl ChainArgs {
-    /// The chain, as it may be shown.
+    /// The URL of the chain without secrets.
     pub(crate) fn name(&self) -> String {
         without_secrets(&self.url)
     }
@@ -99,7 +99,7 @@ impl ChainArgs {
         self.store.open(&self.url)
     }
 
-    /// Opens the store, with copies of its chain.
+    /// Opens the store, with these copies of its chain.
     pub(crate) fn open_with(&self, copies: &[String]) -> Result<Store> {
         let opened = copies.iter().map(|copy| {
             let mut parts = copy.split(',');
@@ -110,7 +110,7 @@ impl ChainArgs {
         Ok(self.open()?.with_copies(opened.collect::<Result<_>>()?))
     }
 
-    /// Opens the store, and makes its directory if it is one that does not exist.
+    /// Opens the store, and creates its directory if it is missing.
     pub(crate) fn create(&self) -> Result<Store> {
         Ok(Store::create(&self.url, self.store.options()?)?.with_stop(interrupt::stop()))
     }
@@ -138,11 +138,10 @@ pub(crate) struct DoctorArgs {
 /// The version consists of the tensors in STATE and, as assets, the other files of the directory
 /// and its folders, such as configuration and tokenizer. Training checkpoints (checkpoint-*) and
 /// state (optimizer.pt), hidden files and others that do not belong to a model are skipped and
-/// listed. The version
-/// becomes visible atomically, after all its files have been stored. A failure before that leaves
-/// the chain unchanged. Links are made from the head, the newest version: give its files as --base,
-/// or a directory in which the tool keeps them as --work. Otherwise the head is built from the
-/// chain.
+/// listed. The version becomes visible atomically, after all its files have been stored. A failure
+/// before that leaves the chain unchanged. Links are made from the head, the newest version: give
+/// its files as --base, or a directory in which the tool keeps them as --work. Otherwise the head
+/// is built from the chain.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 #[command(after_help = "\
@@ -155,7 +154,8 @@ Examples:
   deltachain publish s3://models/run7 step105/ --sign-key run7.key       signed
   deltachain publish s3://models/run7 step106/ --profile local,compact   also for patches in place
 
-If the head has several shards (a training run published them from Python), the version has as many.")]
+If the head has several shards (a training run published them from Python), the version has as \
+many.")]
 pub(crate) struct PublishArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
@@ -163,9 +163,9 @@ pub(crate) struct PublishArgs {
     pub(crate) state: PathBuf,
     /// First wait until STATE has this file, such as _SUCCESS
     ///
-    /// Its writer makes it when all others are complete. Waits without limit, and also for STATE
-    /// itself. Of a file with a dot before its name no version knows; any other is published like
-    /// the rest.
+    /// The writer of STATE makes this file when all others are complete. Waits without limit, also
+    /// for STATE itself. A file whose name starts with a dot is not published; any other is
+    /// published like the rest.
     #[arg(long, value_name = "NAME")]
     pub(crate) wait_for: Option<PathBuf>,
     /// The files of the previous version
@@ -187,9 +187,9 @@ pub(crate) struct PublishArgs {
     pub(crate) no_assets: bool,
     /// Leave out other files by name, such as '*.log' or 'eval/*'; repeatable
     ///
-    /// The name below STATE, in which * stands for any characters, / too. Training state of the
-    /// usual trainers at the top of STATE, such as optimizer.pt, is always left out. No file of
-    /// tensors can be.
+    /// The pattern is compared with the name below STATE; * stands for any characters, / too.
+    /// Training state of the usual trainers at the top of STATE, such as optimizer.pt, is always
+    /// left out. Files of tensors cannot be left out.
     #[arg(long, value_name = "PATTERN", conflicts_with = "no_assets")]
     pub(crate) exclude: Vec<String>,
     #[command(flatten)]
@@ -207,17 +207,17 @@ pub(crate) struct PublishArgs {
     /// For followers that are behind.
     #[arg(long, value_name = "K", value_delimiter = ',')]
     pub(crate) skip_every: Vec<NonZeroU64>,
-    /// Publish nothing if the tensors, their files, and the other files are the head's
+    /// Publish nothing if the tensors, their files and the other files are the same as in the head
     #[arg(long)]
     pub(crate) if_changed: bool,
-    /// Publish nothing if the head's --meta NAME is this one's or higher
+    /// Publish nothing if --meta NAME of the head is equal or higher
     ///
     /// For a trainer that repeats steps after a restart. NAME=INTEGER must be among --meta.
     #[arg(long, value_name = "NAME")]
     pub(crate) once: Option<String>,
     /// Refuse a state in which more than PERCENT of the elements differ
     ///
-    /// They are compared with the head; those that are removed or added count.
+    /// STATE is compared with the head; elements that are removed or added count as different.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) max_changed: Option<f64>,
     /// Refuse a state with NaN or infinite values, and name the tensors
@@ -292,28 +292,28 @@ pub(crate) struct ShowArgs {
 pub(crate) struct DirectoryArgs {
     /// Directory for the model, whose files are in DIR/current
     ///
-    /// That is a symbolic link, which is switched when a version is complete. DIR must be new,
-    /// empty, or already managed by deltachain (it contains deltachain.directory). Any other
+    /// DIR/current is a symbolic link, which is switched when a version is complete. DIR must be
+    /// new, empty, or already managed by deltachain (it contains deltachain.directory). Any other
     /// directory is refused and left untouched. Other files in a managed DIR are kept.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Fetch files from this copy of the chain if it has them: URL[,NAME=VALUE...]; repeatable
     ///
-    /// A copy as `mirror` makes it, in this region, for example. Copies are asked in their order,
-    /// then URL. URL alone says which versions there are: if it fails, DIR keeps its version.
+    /// A copy is made by `mirror`, in this region, for example. Copies are tried in the given
+    /// order, then URL. Only URL says which versions exist: if it fails, DIR keeps its version.
     /// NAME=VALUE are settings of the copy, such as its region; those of --store are for URL.
     #[arg(long, value_name = "COPY")]
     pub(crate) copy: Vec<String>,
     /// Select tensors by name, such as 'model.layers.{0,1}.*'; repeatable
     ///
-    /// Little more is downloaded. * is any text, ? a character, {a,b} either.
+    /// Little else is downloaded. * stands for any text, ? for a character, {a,b} for either.
     #[arg(long, value_name = "PATTERN")]
     pub(crate) tensors: Option<Vec<String>>,
     /// Skip the tensors: DIR has only the other files
     ///
-    /// `follow` tells of versions. With `follow --engine vllm` or `sglang`, for servers that
-    /// download the chain of their own configuration and update their weights in place: nothing of
-    /// the model is downloaded or stored here but the other files and indexes of links.
+    /// `follow` then only announces versions. It is meant for `follow --engine vllm` or `sglang`,
+    /// with servers that download the chain of their own configuration and update their weights in
+    /// place: only the other files and the indexes of links are downloaded here.
     #[arg(long, conflicts_with = "tensors")]
     pub(crate) no_tensors: bool,
     /// Copy the other files from this directory instead of the chain
@@ -375,7 +375,7 @@ pub(crate) struct PullArgs {
 
 /// Keep a directory at the newest version of a chain, until interrupted
 ///
-/// Like `pull`, repeated. Several new versions are taken in one step, on the cheapest path. Errors
+/// Like `pull`, repeated. Several new versions are built in one step, on the cheapest path. Errors
 /// (damage, unreachable store, rollback) are retried; the directory keeps its version. Progress is
 /// recorded in DIR/status.json, which `status` shows. docs/following.md explains how to run it as a
 /// service.
@@ -403,7 +403,7 @@ pub(crate) struct FollowArgs {
     pub(crate) once: bool,
     /// Exit when this version or a later one has been reached
     ///
-    /// And the command has succeeded for it, or the servers have it.
+    /// And when the command has succeeded for it, or the servers have it.
     #[arg(long, value_name = "N")]
     pub(crate) until: Option<u64>,
     /// Seconds between two polls: the minimum and, with nothing new, the maximum
@@ -436,13 +436,13 @@ pub(crate) struct ExecArgs {
     /// A failure is retried until it succeeds or there is a newer version, even after a restart of
     /// `follow`. The backoff grows from the minimum of --poll to a minute. The command gets these
     /// environment variables: DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),
-    /// DELTACHAIN_DIRECTORY: the directory of just this version, which is kept until the version
-    /// after the next is being built, and DELTACHAIN_VERSION_BEFORE: the last version for which a
-    /// command succeeded, empty if there is none. If that is the higher one, the chain was rolled
-    /// back.
+    /// DELTACHAIN_DIRECTORY (the directory of this version alone, which is kept until the version
+    /// after the next is being built) and DELTACHAIN_VERSION_BEFORE (the last version for which a
+    /// command succeeded, empty if there is none). If VERSION_BEFORE is higher than VERSION, the
+    /// chain was rolled back.
     #[arg(long = "exec", value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-    /// Kill the command and its children after this time: a failure
+    /// Kill the command and its children after this time, which counts as a failure
     #[arg(long, value_name = "SECONDS", requires = "command", value_parser = parse_seconds)]
     pub(crate) exec_timeout: Option<Duration>,
 }
@@ -458,11 +458,12 @@ Examples:
   deltachain status /models/run7 --max-lag 90s     as a health check of a service
   deltachain status /models/run7 --max-lag 3 --json
 
-Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; the last poll failed, \
-except when the store was unreachable (class IO); the disk of DIR is full; the command of --exec failed for this version, or has not been run for \
-it and no follower is running; a server of --engine failed, or its version is unknown (no follower is running, for \
-example); or --max-lag is exceeded, by the directory or by a server, or a server is not ready for requests. Exit code \
-2: there is no directory DIR.")]
+Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; \
+the last poll failed, except when the store was unreachable (class IO); the disk of DIR is full; \
+the command of --exec failed for this version, or has not been run for it and no follower is \
+running; a server of --engine failed, or its version is unknown (no follower is running, for \
+example); or --max-lag is exceeded, by the directory or by a server, or a server is not ready for \
+requests. Exit code 2: there is no directory DIR.")]
 pub(crate) struct StatusArgs {
     /// The directory of `follow` or `pull`
     #[arg(value_name = "DIR")]
@@ -485,8 +486,8 @@ Examples:
   deltachain compact s3://models/run7 --snapshot
   deltachain compact s3://models/run7 --version 64 --from 0,32
 
-Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes \
-for them stay, and with --profile local the snapshot saves them work.")]
+Readers that patch memory in place trust only the routes that `publish` made, so they do not use \
+the new links; routes for them stay, and with --profile local the snapshot saves them work.")]
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
@@ -546,24 +547,24 @@ pub(crate) struct PruneArgs {
     /// such files, but so do lost commits, and then these files are what a restored commit needs.
     #[arg(long)]
     pub(crate) abandoned: bool,
-    /// Go on although commits are missing: they are lost for good
+    /// Continue although commits are missing, because they are lost for good
     #[arg(long)]
     pub(crate) accept_loss: bool,
     /// Only show what would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Take back what was pruned within the last 20 hours
+    /// Undo what was pruned within the last 20 hours
     #[arg(long, conflicts_with_all = ["keep_last", "abandoned", "accept_loss", "dry_run"])]
     pub(crate) undo: bool,
 }
 
-/// Copy a chain, or what is new of it, to another store
+/// Copy a chain, or what is new in it, to another store
 ///
-/// Files come before the documents that name them, commits in their order, and chain.json last on
-/// the first copy, so that readers of the copy are right at any time. Signatures are copied. Each
-/// file is hashed on its way. Only mirror writes to a copy, and it removes nothing: docs/copies.md
-/// says how a copy is pruned. Files that are missing or damaged in SOURCE, and other faults, are
-/// listed and stop nothing else. The exit code is 1 then.
+/// Files are copied before the documents that name them, commits in their order, and chain.json
+/// last in the first round, so that the copy is consistent at any time. Signatures are copied. Each
+/// file is hashed while it is copied. Only mirror writes to a copy, and it removes nothing:
+/// docs/copies.md says how a copy is pruned. Files that are missing or damaged in SOURCE, and other
+/// faults, are listed, and everything else is copied. The exit code is 1 then.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -571,15 +572,15 @@ Examples:
   deltachain mirror s3://models/run7 s3://models-eu/run7 --to region=eu-west-3 --poll 5
   deltachain mirror s3://models/run7 /mnt/copies/run7 --verify           reads and repairs the copy
   deltachain mirror /mnt/copies/run7 s3://models/run7 --restore          repairs the chain
-Followers take files from it: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
+Followers read files from it: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
 pub(crate) struct MirrorArgs {
     /// The chain: a directory, s3://BUCKET/PREFIX, gs:// or az://
     pub(crate) source: String,
-    /// The place of the copy; a directory is made, but not its parent
+    /// The place of the copy; a directory is created, but not its parent
     pub(crate) destination: String,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
-    /// Setting of DESTINATION, as --store is of SOURCE; repeatable
+    /// Setting of DESTINATION, like --store for SOURCE; repeatable
     // Parsed later: an error of the parser would show the value.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) to: Vec<String>,
@@ -592,7 +593,7 @@ pub(crate) struct MirrorArgs {
     /// version. Nothing is written above it.
     #[arg(long, conflicts_with_all = ["poll", "trust"])]
     pub(crate) restore: bool,
-    /// Go on copying until interrupted, with this many seconds between two rounds
+    /// Continue to copy until interrupted, with this many seconds between two rounds
     ///
     /// After a failure, the pause doubles up to 5 minutes.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -603,7 +604,7 @@ pub(crate) struct MirrorArgs {
     /// round succeeded and no fault is known, 503 otherwise.
     #[arg(long, value_name = "ADDR", value_parser = parse_address, requires = "poll")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Directory for files on their way; needs room for the largest
+    /// Directory for files while they are copied; needs room for the largest
     /// [default: the system's temporary one]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
@@ -615,7 +616,7 @@ pub(crate) struct MirrorArgs {
 ///
 /// If URL is a directory of `follow` or `pull`, all of its files are read: tensors and cached links
 /// are compared with their digests, other files with their recorded lengths. The directory may be
-/// in use. --deep is refused then: there is nothing deeper.
+/// in use. --deep is refused then, since everything is read anyway.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -640,10 +641,10 @@ pub(crate) struct FsckArgs {
     pub(crate) limits: LimitArgs,
 }
 
-/// The longest pause if only the shortest one is given.
+/// Default of the maximum pause if only the minimum is given.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
 
-/// The shortest and the longest pause.
+/// Parses the minimum and the maximum pause.
 fn parse_poll(text: &str) -> Result<(Duration, Duration), String> {
     let Some((shortest, longest)) = text.split_once("..") else {
         let shortest = parse_seconds(text)?;
@@ -660,7 +661,7 @@ fn parse_cost(text: &str) -> Result<f64, String> {
     parse_number(
         text,
         1.0..=f64::INFINITY,
-        "must be at least 1: every reader reads a snapshot",
+        "must be at least 1, since every late joiner reads a snapshot",
     )
 }
 

@@ -15,10 +15,10 @@ use serde_json::json;
 
 use crate::shared_args::{SERVERS, parse_seconds};
 
-/// Variable with the token for servers.
+/// Environment variable with the token for servers.
 const TOKEN: &str = "DELTACHAIN_SERVER_TOKEN";
 
-/// Servers that are brought to each version.
+/// Servers that are updated to each version.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
     /// Update the servers of --server to each version
@@ -46,16 +46,16 @@ pub(crate) struct EngineArgs {
     pub(crate) server_timeout: Duration,
     /// Running requests at an update: keep (the default), wait or abort
     ///
-    /// They go on with the new version (keep), so that one answer is made of two; they end first
-    /// (wait), for --server-timeout at most; or they end at once, with what they have (abort).
-    /// SGLang cannot wait. Adapters (vllm-lora) need no pause.
+    /// keep: they continue with the new version, so one answer may come from two versions. wait:
+    /// the update waits until they end, for at most --server-timeout. abort: they end at once, with
+    /// the text so far. SGLang cannot wait. Adapters (vllm-lora) need no pause.
     #[arg(long, value_name = "MODE", requires = "engine", help_heading = SERVERS)]
     pub(crate) pause: Option<Pause>,
     /// With sglang: send a version also if it cannot be compared with the server's model
     ///
-    /// SGLang dies of a version whose tensors have other names or shapes. They are compared with
-    /// the files that the server has read, which must be on this machine: a path, or the hub's
-    /// cache.
+    /// SGLang crashes if the tensors of a version have other names or shapes. They are compared
+    /// with the files that the server has read, which must be on this machine: at a path, or in the
+    /// hub's cache.
     #[arg(long, requires = "engine", help_heading = SERVERS)]
     pub(crate) send_unchecked: bool,
     /// Adapters of vllm-lora are NAME@VERSION [default: the name of DIR]
@@ -63,7 +63,7 @@ pub(crate) struct EngineArgs {
     pub(crate) adapter: Option<String>,
     /// With vllm-lora: number of older versions to keep loaded
     ///
-    /// For requests that name them.
+    /// Requests can name them.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "engine", help_heading = SERVERS)]
     pub(crate) keep_adapters: usize,
 }
@@ -80,8 +80,8 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineArgs {
-    /// The engine whose servers get the versions in `directory`, or download them if the directory
-    /// has no tensors. Servers are polled every `poll`.
+    /// Makes the engine. Its servers get the versions in `directory`, or download them if the
+    /// directory has no tensors. Servers are polled every `poll`.
     pub(crate) fn engine(
         &self,
         kind: EngineKind,
@@ -91,21 +91,21 @@ impl EngineArgs {
     ) -> Result<Engine> {
         let found = directory.canonicalize();
         let directory =
-            found.map_err(|error| Error::io("looking for", error).in_file(directory))?;
+            found.map_err(|error| Error::io("resolving the path", error).in_file(directory))?;
         if self.send_unchecked && kind != EngineKind::Sglang {
             return Err(Error::usage(
-                "--send-unchecked is for sglang: other engines refuse what does not fit",
+                "--send-unchecked is for sglang: other engines refuse versions that do not fit",
             ));
         }
         let pause = self.pause.unwrap_or_default();
         match kind {
             EngineKind::VllmLora if !tensors => Err(Error::usage(
-                "--no-tensors: servers of vllm-lora load the tensors in DIR",
+                "--no-tensors is not for vllm-lora, whose servers load the tensors in DIR",
             )),
             EngineKind::Sglang if tensors => Engine::sglang(pause, self.send_unchecked),
             EngineKind::Sglang => Engine::sglang_in_place(follower(&directory)?, poll, pause),
             EngineKind::Vllm => {
-                // Never the chain: a server opens only that of its own configuration.
+                // The chain is never sent: a server opens only the chain of its own configuration.
                 let copy = if tensors {
                     Some(as_text(&directory)?)
                 } else {
@@ -114,9 +114,9 @@ impl EngineArgs {
                 let init = json!({ "host_copy": copy, "mode": null });
                 Engine::vllm(&init.to_string(), follower(&directory)?, poll, pause)
             }
-            EngineKind::VllmLora if self.pause.is_some() => {
-                Err(Error::usage("--pause: adapters are loaded without a pause"))
-            }
+            EngineKind::VllmLora if self.pause.is_some() => Err(Error::usage(
+                "--pause is not for vllm-lora: adapters are loaded without a pause",
+            )),
             EngineKind::VllmLora => {
                 let name = match &self.adapter {
                     Some(name) => name.clone(),
@@ -139,8 +139,8 @@ impl EngineArgs {
         }
     }
 
-    /// The first server that answers, and whether it downloads the chain of its own configuration:
-    /// then it reads no directory. Nothing if none answers.
+    /// Returns whether the first server that answers downloads the chain of its own configuration,
+    /// instead of reading a directory, and the server's URL. `None` if no server answers.
     pub(crate) fn downloads(&self) -> Result<Option<(bool, &str)>> {
         let engine = match self.engine {
             Some(EngineKind::Vllm) => {
@@ -158,7 +158,7 @@ impl EngineArgs {
             .find_map(|(server, url)| Some((engine.downloads(server)?, url.as_str()))))
     }
 
-    /// The servers.
+    /// Returns the servers.
     ///
     /// # Errors
     /// USAGE if one is named twice.
@@ -179,12 +179,12 @@ impl EngineArgs {
     }
 }
 
-/// The name of a process that keeps a directory.
+/// Returns the name of the process that follows a chain in this directory.
 fn follower(directory: &Path) -> Result<String> {
     Ok(format!("{}:{}", host(), as_text(directory)?))
 }
 
-/// The name that this machine gives itself.
+/// Returns this machine's own host name.
 fn host() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname()

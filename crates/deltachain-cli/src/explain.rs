@@ -1,12 +1,12 @@
-//! The explanations of all rules and classes: the page `explain/errors.md`, which the documentation
-//! shows too. Its form:
+//! The explanations of all rules and classes, from the page `explain/errors.md`, which is also part
+//! of the documentation. The form of the page:
 //!
 //! ```text
-//! # Errors                              and an introduction
-//! ## GROUP                              what its parts share: text, cause, what to do
+//! # Errors                              followed by an introduction
+//! ## GROUP                              followed by what its parts share: text, cause, remedy
 //! ### R-CHN-13  or  ### CHAIN
-//! *CHAIN, section 19.* Meaning          of a rule, with its class and its section of the specification
-//! **Usual cause.** Text                 what stands here goes before what the group has
+//! *CHAIN, section 19.* Meaning          class of the rule and section of the specification, meaning
+//! **Usual cause.** Text                 replaces the text of the group, as does the next one
 //! **What to do.** Text
 //! ```
 
@@ -20,11 +20,11 @@ const REMEDY: &str = "**What to do.** ";
 /// Maximum number of similar names shown for a name that does not exist.
 const SIMILAR: usize = 5;
 
-/// All about a rule or a class.
+/// The explanation of a rule or a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
-    /// The class of a violation, and the section of the specification. A class has none.
+    /// The class of a violation, and the section of the specification; `None` for a class.
     pub(crate) rule: Option<(&'static str, &'static str)>,
     /// The heading of its group.
     pub(crate) group: &'static str,
@@ -32,11 +32,11 @@ pub(crate) struct Part {
     pub(crate) meaning: String,
     /// The usual cause of such an error.
     pub(crate) cause: String,
-    /// The remedy: what the user does about it.
+    /// The remedy: what the user should do.
     pub(crate) remedy: String,
 }
 
-/// All parts of the page, in its order.
+/// Returns all parts, in the order of the page.
 pub(crate) fn parts() -> Vec<Part> {
     PAGE.split("\n## ")
         .skip(1)
@@ -44,32 +44,32 @@ pub(crate) fn parts() -> Vec<Part> {
         .collect()
 }
 
-/// The parts of these names, in their order. Case does not matter.
+/// Finds the parts with these names, in the order of the names. Case does not matter.
 ///
 /// # Errors
-/// USAGE if there is no part of a name.
+/// USAGE if there is no part with a name.
 pub(crate) fn find<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Part>> {
     let parts = parts();
-    let find = |name| {
-        parts
-            .iter()
-            .find(|part| part.name.eq_ignore_ascii_case(name))
-            .cloned()
-    };
     names
         .into_iter()
-        .map(|name| find(name).ok_or_else(|| unknown(name, &parts)))
+        .map(|name| {
+            let part = parts
+                .iter()
+                .find(|part| part.name.eq_ignore_ascii_case(name));
+            part.cloned().ok_or_else(|| unknown(name, &parts))
+        })
         .collect()
 }
 
 fn unknown(name: &str, parts: &[Part]) -> Error {
     let mut names: Vec<&str> = parts.iter().map(|part| part.name).collect();
     let wanted = name.to_ascii_uppercase();
-    // Stable, so that of equally similar ones those that stand first on the page come first.
+    // The sort is stable, so equally similar names keep the order of the page.
     names.sort_by_key(|name| levenshtein(&wanted, name));
     let similar = names.get(..SIMILAR).unwrap_or_default().join(", ");
     Error::usage(format!(
-        "{name:?} is no rule or class of errors; similar are {similar}; without a name, all are listed"
+        "{name:?} is not a rule or class of errors; similar ones are {similar}; `deltachain \
+         explain` lists all"
     ))
 }
 
@@ -78,31 +78,41 @@ fn parts_of_group(text: &'static str) -> Vec<Part> {
         .split("\n### ")
         .map(|piece| piece.split_once('\n').unwrap_or((piece, "")));
     let (group, shared) = pieces.next().unwrap_or_default();
-    let [shared_meaning, shared_cause, shared_remedy] = paragraphs(shared);
-    let or = |own: String, shared: &String| if own.is_empty() { shared.clone() } else { own };
-    let part = |(name, text): (&'static str, &'static str)| {
-        let text = text.trim_start();
-        let (rule, text) = match text
-            .strip_prefix('*')
-            .and_then(|text| text.split_once(".* "))
-        {
-            Some((rule, text)) => (rule.split_once(", section "), text),
-            None => (None, text),
-        };
-        let [meaning, cause, remedy] = paragraphs(text);
-        Part {
-            name,
-            rule,
-            group,
-            meaning: format!("{meaning} {shared_meaning}").trim_end().to_owned(),
-            cause: or(cause, &shared_cause),
-            remedy: or(remedy, &shared_remedy),
-        }
-    };
-    pieces.map(part).collect()
+    let shared = paragraphs(shared);
+    pieces
+        .map(|(name, text)| parse_part(group, &shared, name, text))
+        .collect()
 }
 
-/// Meaning, cause and remedy of a text, each without line breaks, and empty if it is not there.
+/// Parses the part with this name. Without a cause or remedy of its own, it gets that of its group.
+fn parse_part(
+    group: &'static str,
+    [shared_meaning, shared_cause, shared_remedy]: &[String; 3],
+    name: &'static str,
+    text: &'static str,
+) -> Part {
+    let or = |own: String, shared: &String| if own.is_empty() { shared.clone() } else { own };
+    let text = text.trim_start();
+    let (rule, text) = match text
+        .strip_prefix('*')
+        .and_then(|text| text.split_once(".* "))
+    {
+        Some((rule, text)) => (rule.split_once(", section "), text),
+        None => (None, text),
+    };
+    let [meaning, cause, remedy] = paragraphs(text);
+    Part {
+        name,
+        rule,
+        group,
+        meaning: format!("{meaning} {shared_meaning}").trim_end().to_owned(),
+        cause: or(cause, shared_cause),
+        remedy: or(remedy, shared_remedy),
+    }
+}
+
+/// Returns meaning, cause and remedy of a text, each without line breaks, and empty if it is
+/// missing.
 fn paragraphs(text: &str) -> [String; 3] {
     let mut found = [const { String::new() }; 3];
     let [meaning, cause, remedy] = &mut found;
@@ -213,16 +223,20 @@ mod tests {
     fn names_that_do_not_exist() {
         let similar = |name| find([name]).unwrap_err().message().to_owned();
         assert!(
-            similar("r-chn-99").contains("similar are R-CHN-09,"),
+            similar("r-chn-99").contains("similar ones are R-CHN-09,"),
             "{}",
             similar("r-chn-99")
         );
         assert!(
-            similar("CHIAN").contains("similar are CHAIN,"),
+            similar("CHIAN").contains("similar ones are CHAIN,"),
             "{}",
             similar("CHIAN")
         );
-        assert!(similar("").contains("similar are IO,"), "{}", similar(""));
+        assert!(
+            similar("").contains("similar ones are IO,"),
+            "{}",
+            similar("")
+        );
         assert_eq!(find(["r-Chn-13", "io", "IO"]).unwrap().len(), 3);
     }
 }

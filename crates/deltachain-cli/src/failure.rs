@@ -1,5 +1,5 @@
-//! Shows errors: class, rule, message, places and advice; as lines or as JSON. Chooses the exit
-//! code.
+//! Shows errors, as lines or as JSON, with class, rule, message, places and advice. Chooses the
+//! exit code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,23 +13,23 @@ use serde_json::json;
 use crate::interrupt;
 use crate::output::{Output, print_json, printable, printable_path};
 
-/// Exit code: good.
+/// Exit code of success.
 pub const SUCCESS: u8 = 0;
-/// Refused or failed.
+/// Exit code if something was refused or failed.
 pub(crate) const FAILURE: u8 = 1;
 const USAGE_EXIT_CODE: u8 = 2;
 
-/// The exit code of a report: whether everything is as it should be.
+/// Returns the exit code of a report.
 pub(crate) fn code(is_good: bool) -> u8 {
     if is_good { SUCCESS } else { FAILURE }
 }
 
-/// Shows the error that ended the program, and gives the code to exit with.
+/// Shows the error that ended the program, and returns the exit code.
 pub(crate) fn report(error: &Error, output: Output) -> u8 {
     if output.is_json() {
         report_as_json(error);
     } else if interrupt::happened() {
-        // The result of a request that was given up is unknown.
+        // The result of an interrupted request is unknown.
         let given_up = (error.class() == ErrorClass::Io)
             .then(|| error.file())
             .flatten();
@@ -50,13 +50,13 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
     }
 }
 
-/// Shows an error to those who asked for JSON.
+/// Prints an error as JSON.
 pub(crate) fn report_as_json(error: &Error) {
-    // If standard output is closed, there is no other place for the message.
+    // If standard output is closed, the message cannot be printed anywhere else.
     let _ = print_json(&json!({ "error": Problem::from(error) }));
 }
 
-/// The command that explains these rules, if there are any.
+/// Returns the command that explains these rules, if there are any.
 pub(crate) fn more<'a>(rules: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let names: BTreeSet<&str> = rules.into_iter().collect();
     let names: Vec<&str> = names.into_iter().collect();

@@ -1,4 +1,4 @@
-//! The paths that the user names: states in safetensors files, links, and places for outputs.
+//! Paths from the command line: states in safetensors files, links, and outputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use deltachain::{Error, FileSource, Limits, LinkReader, Result};
 
 use crate::output::Output;
 
-/// A link with the path that it was opened by.
+/// A link, with the path that it was opened with.
 #[derive(Debug)]
 pub struct OpenedLink {
     /// The path.
     pub path: PathBuf,
-    /// Reads it.
+    /// The reader of the link.
     pub reader: LinkReader<FileSource>,
 }
 
 impl OpenedLink {
-    /// Opens it.
+    /// Opens a link.
     ///
     /// # Errors
     /// Same errors as [`LinkReader::open`]; USAGE if the file does not exist.
@@ -34,7 +34,8 @@ impl OpenedLink {
     }
 }
 
-/// A path that leads nowhere is the user's mistake, not the operating system's.
+/// Checks that paths exist. A missing one is an error of the user, USAGE, not of the operating
+/// system.
 ///
 /// # Errors
 /// USAGE.
@@ -51,13 +52,13 @@ pub fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     }
 }
 
-/// Refuses an output that exists, unless the user wants to replace it. The library does so, too,
-/// but knows no arguments.
+/// Refuses an output that exists, unless `force` is set. The library refuses it, too, but its error
+/// cannot name --force.
 ///
 /// # Errors
 /// USAGE.
 pub fn refuse_existing(path: &Path, force: bool) -> Result<()> {
-    // Not `exists()`: a link that leads nowhere is something, too.
+    // Not `exists()`, which is false for a symbolic link without a target.
     if !force && path.file_name().is_some() && fs::symlink_metadata(path).is_ok() {
         return Err(Error::usage("the output exists; --force replaces it").in_file(path));
     }

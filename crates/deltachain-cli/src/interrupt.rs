@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one makes work stop where it can clean up after itself, the second ends the
+//! Ctrl-C. The first one stops work at a point where it can clean up. The second one ends the
 //! program at once.
 
 use std::sync::LazyLock;
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use deltachain::{Error, Result};
 use deltachain_store::Stop;
 
-/// The exit code that a shell reports for a program that Ctrl-C ended.
+/// The exit code that shells report for a program that was ended by Ctrl-C.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Ends what stores wait for. One for all of them.
+/// Ends the waits of all stores.
 static STOP: LazyLock<Stop> = LazyLock::new(Stop::default);
 
-/// From now on Ctrl-C, and on Unix also SIGTERM and SIGHUP, is noted.
+/// Installs the handler of Ctrl-C, and on Unix also of SIGTERM and SIGHUP.
 pub(crate) fn install() -> Result<()> {
     ctrlc::set_handler(|| {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
@@ -26,17 +26,18 @@ pub(crate) fn install() -> Result<()> {
     .map_err(|error| Error::io("preparing for Ctrl-C", std::io::Error::other(error)))
 }
 
-/// For each store that the tool opens: Ctrl-C ends what it waits for.
+/// Returns the stop for each store that the tool opens. Ctrl-C ends the store's waits.
 pub(crate) fn stop() -> Stop {
     STOP.clone()
 }
 
-/// Whether Ctrl-C was pressed.
+/// True if the program has been interrupted.
 pub(crate) fn happened() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// An error once Ctrl-C was pressed. Called between steps and from every progress report.
+/// Returns an error if the program has been interrupted. Called between steps and from every
+/// progress report.
 pub(crate) fn check() -> Result<()> {
     if happened() {
         Err(Error::usage("interrupted"))

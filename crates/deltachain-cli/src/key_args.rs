@@ -24,8 +24,8 @@ pub(crate) enum KeyCommand {
     Show {
         /// A file with a secret key or with public keys; - is standard input
         file: PathBuf,
-        /// Print each as a line for --trust that trusts it for this chain, and for those that stand
-        /// beside it, alone
+        /// Print each as a line for --trust that trusts the key only for this chain, and for the
+        /// chains that already stand beside the key
         #[arg(long, value_name = "URL")]
         chain: Option<String>,
         #[command(flatten)]
@@ -35,9 +35,9 @@ pub(crate) enum KeyCommand {
 
 /// Sign a version that has been published
 ///
-/// For a chain that begins to be signed, or as one of several who have to sign. It vouches for the
-/// version and all below it, so look at it before (`log`, `show`), and give the digest of its
-/// commit.
+/// To begin with signatures in a chain, or to add one of several required signatures. A signature
+/// vouches for the version and all below it, so check the version before (`log`, `show`), and give
+/// the digest of its commit.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,5 +1,5 @@
-//! Keys that the user names: in files, in the environment, and elsewhere, where a command signs
-//! with them. No error has the text of what may be a secret key.
+//! Keys from the command line: in files, in the environment, and elsewhere, for a command that
+//! signs. No error contains a text that may be a secret key.
 
 use std::env;
 use std::fmt;
@@ -22,11 +22,12 @@ use crate::interrupt;
 use crate::operation::command::{CommandResult, PATIENCE, run, shell};
 use crate::signature_args::{SignArgs, TrustArgs};
 
-/// The content of a key file, for those who have no files.
+/// Environment variable with the content of a key file, for systems that pass secrets without
+/// files.
 pub(crate) const VARIABLE: &str = "DELTACHAIN_SIGNING_KEY";
-/// The text that every secret key begins with.
+/// The prefix of every secret key.
 const SECRET: &str = "PRIVATE+KEY+";
-/// A longer file holds no keys.
+/// Number of bytes of a key file that are read at most.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The content of a key file.
@@ -37,8 +38,8 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// From the text of a key file: a secret key, or public keys. Empty lines and those that begin
-    /// with `#` do not count, nor does white space around a key.
+    /// Parses the text of a key file: a secret key, or public keys. Skips empty lines, comments
+    /// that begin with `#`, and white space around keys.
     fn parse(text: &str) -> Result<Self> {
         let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
         let lines = lines.map(|(place, line)| {
@@ -51,18 +52,20 @@ impl Keys {
             .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
             .collect();
         match lines.as_slice() {
-            [] => Err(Error::usage("there is no key in it")),
+            [] => Err(Error::usage(
+                "there is no key in it: `deltachain key new` makes one",
+            )),
             [(_, line)] if line.starts_with(SECRET) => {
                 SigningKey::parse(line).map(Box::new).map(Self::Secret)
             }
             lines if lines.iter().any(|(_, line)| line.contains(SECRET)) => Err(Error::usage(
-                "a secret key has to be the only key in its file",
+                "a secret key must be the only key in its file: keep public keys in another file",
             )),
             lines => {
-                // A line that may be a damaged secret key is not shown.
+                // The error does not show the line, which may be a damaged secret key.
                 let refused = |place| {
                     Error::usage(format!(
-                        "line {place} is no public key (NAME+ID+KEY), or a damaged one"
+                        "line {place} is not a public key (NAME+ID+KEY), or is damaged"
                     ))
                 };
                 let keys = lines
@@ -80,7 +83,7 @@ impl Keys {
         }
         if path.to_str().is_some_and(|text| text.starts_with(SECRET)) {
             return Err(Error::usage(format!(
-                "this is a secret key itself: give the file that holds it, or {VARIABLE}"
+                "this is a secret key: give the file that holds it, or set {VARIABLE}"
             )));
         }
         require([path])?;
@@ -90,7 +93,7 @@ impl Keys {
             .map_err(|error| error.in_file(path))
     }
 
-    /// The public keys, with the chains that stand beside them.
+    /// Returns the public keys, with the chains that are listed beside them.
     pub(crate) fn public(self) -> Vec<TrustedKey> {
         match self {
             Self::Secret(key) => vec![key.public().clone().into()],
@@ -104,7 +107,7 @@ fn text_of(from: impl Read) -> Result<String> {
     let read = from.take(MOST_BYTES).read_to_string(&mut text);
     match read {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(Error::usage("this is no text with keys"))
+            Err(Error::usage("this is not a text file with keys"))
         }
         read => read
             .map(|_| text)
@@ -112,7 +115,7 @@ fn text_of(from: impl Read) -> Result<String> {
     }
 }
 
-/// All of standard input. Ctrl-C ends the waiting.
+/// Reads all of standard input. Ctrl-C ends the wait.
 fn from_input() -> Result<String> {
     let (sender, receiver) = mpsc::channel();
     let read = move || drop(sender.send(text_of(io::stdin().lock())));
@@ -132,11 +135,11 @@ fn from_input() -> Result<String> {
 /// Writes a new secret key into a new file, which only its owner may read.
 ///
 /// # Errors
-/// USAGE if the name is no name or the file exists; IO.
+/// USAGE if the name is invalid or the file exists; IO.
 pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     if crate::output::printable(name) != name {
         return Err(Error::usage(
-            "the name of the key has a character that is not seen",
+            "the name of the key contains an invisible character: choose another name",
         ));
     }
     let mut seed = [0; 32];
@@ -149,13 +152,13 @@ pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            Error::usage("there is such a file; a key replaces none").in_file(path)
+            Error::usage("the file exists; `key new` never overwrites").in_file(path)
         }
         _ => Error::io("creating", error).in_file(path),
     })?;
     let written = writeln!(file, "{}", key.to_text()).and_then(|()| file.sync_all());
     if let Err(error) = written {
-        // A partly written key is useless.
+        // A partly written key is of no use.
         let _ = std::fs::remove_file(path);
         return Err(Error::io("writing", error).in_file(path));
     }
@@ -168,7 +171,7 @@ pub(crate) fn as_json(TrustedKey { key, chains }: &TrustedKey) -> Value {
 }
 
 impl SignArgs {
-    /// The signers; none if no key was given.
+    /// Returns the signers; none if no key is given.
     ///
     /// # Errors
     /// USAGE if a key cannot be used; IO.
@@ -185,8 +188,8 @@ impl SignArgs {
                 }
                 Keys::Public(keys) if self.sign_command.is_some() => asked.extend(keys),
                 Keys::Public(_) => {
-                    let text = "this is a public key: give the file of the secret one, or --sign-command if it is \
-                                elsewhere";
+                    let text = "this is a public key: give the file of the secret key, or \
+                                --sign-command if the secret key is elsewhere";
                     return Err(Error::usage(text).in_file(path));
                 }
             }
@@ -196,7 +199,7 @@ impl SignArgs {
         };
         let [public] = asked.as_slice() else {
             let text = format!(
-                "--sign-command signs for one public key of --sign-key; there are {}",
+                "--sign-command signs for exactly one public key of --sign-key, but there are {}",
                 asked.len()
             );
             return Err(Error::usage(text));
@@ -211,11 +214,12 @@ impl SignArgs {
     }
 }
 
-/// The key in the environment; `None` if the variable is not set.
+/// Reads the key in the environment. Returns `None` if the variable is not set.
 ///
 /// # Errors
-/// USAGE if the variable has something other than the text of a secret key. An empty one is a
-/// secret that was not passed on: to publish unsigned because of it would break a signed chain.
+/// USAGE if the variable has anything but the text of a secret key. An empty variable is an error,
+/// too: it probably means that a secret was not passed on, and publishing without a signature would
+/// break a signed chain.
 fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
     let Some(value) = env::var_os(VARIABLE) else {
         return Ok(None);
@@ -231,7 +235,7 @@ fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
     }
     match Keys::parse(text) {
         Ok(Keys::Secret(key)) => Ok(Some(Arc::new(*key))),
-        Ok(Keys::Public(_)) => Err(refused("has a public key: set it to the secret one")),
+        Ok(Keys::Public(_)) => Err(refused("has a public key: set it to the secret key")),
         Err(_) if Path::new(text.trim()).exists() => Err(refused(
             "has the path of a file: set it to the text of the key, or give the file as --sign-key",
         )),
@@ -239,10 +243,10 @@ fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
     }
 }
 
-/// Refuses a file that others may read or write, where the system says so.
+/// Refuses a file that other users may access.
 ///
 /// # Errors
-/// USAGE if they may; IO.
+/// USAGE if other users may access the file; IO.
 #[cfg(unix)]
 fn refuse_open(path: &Path) -> Result<()> {
     use std::os::unix::fs::MetadataExt as _;
@@ -254,7 +258,7 @@ fn refuse_open(path: &Path) -> Result<()> {
     }
     let is_root = metadata.uid() == 0;
     if is_root && mode & !0o440 == 0 && is_own_group(metadata.gid()) {
-        // Kubernetes mounts a secret like this for a pod with `fsGroup`.
+        // Kubernetes mounts secrets with this mode for a pod with `fsGroup`.
         return Ok(());
     }
     let advice = if metadata.uid() == rustix::process::geteuid().as_raw() {
@@ -280,16 +284,16 @@ fn refuse_open(_: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The word that `--trust` takes instead of a key.
+/// The value of `--trust` that means no key.
 const NO_TRUST: &str = "none";
 
 impl TrustArgs {
-    /// Whether a directory is to forget its trust.
+    /// True if the directory must forget its trust.
     pub(crate) fn forgets(&self) -> bool {
         self.trust.iter().any(|given| given == NO_TRUST)
     }
 
-    /// Whom to trust; `None` if no key was given.
+    /// Returns the keys to trust; `None` if no key is given.
     ///
     /// # Errors
     /// USAGE if a key cannot be read, is given twice, or the quorum cannot be reached; IO.
@@ -300,19 +304,21 @@ impl TrustArgs {
                 keys.push(key);
                 continue;
             }
-            // Otherwise it is rather a key, which may be a secret one.
+            // A text with two `+` that is not the path of a file is more likely a damaged key. It
+            // may be a secret key, so the error does not show it.
             let path = Path::new(given);
             let is_path = path.extension().is_some_and(|extension| extension == "pub")
                 || given.matches('+').count() < 2;
             if !is_path && !path.exists() {
                 return Err(Error::usage(
-                    "a key of --trust is no public key (NAME+ID+KEY), or a damaged one",
+                    "a key of --trust is not a public key (NAME+ID+KEY), or is damaged",
                 ));
             }
             match Keys::read(path)? {
                 Keys::Public(read) => keys.extend(read),
                 Keys::Secret(_) => {
-                    let text = "this is a secret key: --trust takes public ones, which `deltachain key show` prints";
+                    let text = "this is a secret key: --trust takes public keys, which `deltachain \
+                                key show` prints";
                     return Err(Error::usage(text).in_file(given));
                 }
             }
@@ -325,7 +331,7 @@ impl TrustArgs {
     }
 }
 
-/// A key that a command signs with.
+/// Signer that runs a command.
 struct CommandSigner {
     public: VerifierKey,
     command: String,
@@ -353,20 +359,16 @@ impl Signer for CommandSigner {
         let signature = str::from_utf8(said.trim_ascii())
             .ok()
             .and_then(|text| Base64::decode_vec(text).ok()?.try_into().ok());
-        let other = || {
-            failed(io::Error::other(
-                "it printed something else than 64 bytes in base64",
-            ))
-        };
+        let other = || failed(io::Error::other("it did not print 64 bytes in base64"));
         signature.ok_or_else(other)
     }
 }
 
 impl CommandSigner {
-    /// The text that the command prints, or why it did not succeed.
+    /// Runs the command. Returns what it prints, or the reason why it did not succeed.
     fn ask(&self, text: &[u8]) -> io::Result<Result<Vec<u8>, String>> {
-        // Files, not pipes: a command that does not read, or leaves a child behind, would block a
-        // pipe.
+        // Files instead of pipes, because a command that does not read, or leaves a child process
+        // behind, would block a pipe.
         let (mut question, mut answer) = (tempfile::tempfile()?, tempfile::tempfile()?);
         question.write_all(text)?;
         question.seek(SeekFrom::Start(0))?;

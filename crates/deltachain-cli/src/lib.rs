@@ -1,7 +1,7 @@
-//! The `deltachain` tool as a function: makes, applies, joins, checks and shows links, and
-//! publishes and follows chains of them (SPEC.md of the library).
+//! The `deltachain` tool as a function: makes, applies, checks and shows links, and publishes and
+//! follows chains of them (SPEC.md of the library).
 //!
-//! Exit codes: 0 good, 1 refused or failed, 2 wrong arguments or inputs, 130 interrupted.
+//! Exit codes: 0 success, 1 refused or failed, 2 wrong arguments or inputs, 130 interrupted.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -40,8 +40,8 @@ use crate::commands::chain;
 use crate::output::Output;
 
 /// Runs the tool with these arguments and returns the exit code. The first argument is the
-/// program's name. It prints to standard output and standard error, and from then on Ctrl-C is its
-/// own: to be called once, by a program that does nothing else.
+/// program's name. Prints to standard output and standard error, and handles Ctrl-C from then on,
+/// so it must be called only once, by a program that does nothing else.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     program::main(arguments, |cli: &Cli| &cli.global, run)
 }

@@ -1,5 +1,5 @@
-//! The program `deltachain`. All of it is in the library, so that other packages can bring it
-//! along.
+//! The program `deltachain`. All of its code is in the library, so that other packages can include
+//! it.
 
 #![forbid(unsafe_code)]
 

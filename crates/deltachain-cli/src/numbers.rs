@@ -1,22 +1,22 @@
-//! Numbers for people: digits in groups, shares, rates. Where precision is lost nothing but the
-//! display depends on it.
+//! Numbers for people: digits in groups, shares, rates. Only the display depends on numbers that
+//! lose precision here.
 
 use std::time::Duration;
 
 use indicatif::HumanCount;
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// `part / whole`; `None` if there is no whole.
+/// Returns `part / whole`; `None` if `whole` is zero.
 #[expect(clippy::cast_precision_loss, reason = "only shown")]
 pub(crate) fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole != 0).then(|| part as f64 / whole as f64)
 }
 
-/// A share such as `1.58 %`; shares below a percent keep two digits that say something.
+/// Formats a share such as `1.58 %`. Smaller shares have more decimals.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     match ratio(part, whole).map(|ratio| ratio * 100.0) {
         None => "-".to_owned(),
@@ -26,17 +26,17 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// Bits for each of `count` things that take `bytes` together.
+/// Returns the bits of each of `count` things that take `bytes` together.
 pub(crate) fn bits_each(bytes: u64, count: u64) -> Option<f64> {
     ratio(bytes, count).map(|bytes| bytes * 8.0)
 }
 
-/// A number with one decimal, or a dash.
+/// Formats a number with one decimal, or a dash.
 pub(crate) fn decimal(number: Option<f64>) -> String {
     number.map_or_else(|| "-".to_owned(), |number| format!("{number:.1}"))
 }
 
-/// A short time such as `3.1 ms`.
+/// Formats a short time such as `3.1 ms`.
 pub(crate) fn time(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 1.0 {
@@ -46,7 +46,7 @@ pub(crate) fn time(duration: Duration) -> String {
     }
 }
 
-/// `1 tensor`, `2 tensors`.
+/// Formats a count such as `1 tensor` or `2 tensors`.
 pub(crate) fn counted(number: usize, one: &str, many: &str) -> String {
     format!(
         "{} {}",
@@ -55,8 +55,8 @@ pub(crate) fn counted(number: usize, one: &str, many: &str) -> String {
     )
 }
 
-/// Shares out `total` in proportion to `weights`, whose sum fits 64 bits, so that the shares add up
-/// to it; evenly if all weights are 0.
+/// Divides `total` in proportion to `weights`, whose sum must fit 64 bits, or evenly if all weights
+/// are 0. The shares add up to `total`.
 pub(crate) fn share_out(total: u64, weights: &[u64]) -> Vec<u64> {
     let even = weights.iter().all(|&weight| weight == 0);
     let weights = weights

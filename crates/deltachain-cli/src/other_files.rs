@@ -1,5 +1,5 @@
-//! Files of a model's directory that no link covers (configuration, tokenizer): tells the user
-//! about them.
+//! Tells the user about files of a model's directory that no link covers, such as configuration and
+//! tokenizer.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,22 +13,22 @@ use serde_json::{Value, json};
 use crate::interrupt;
 use crate::output::{Output, printable};
 
-/// No more names than this are shown to people.
+/// Maximum number of names that are shown to people.
 const SHOWN: usize = 8;
 
 /// Files that a link does not carry.
 #[derive(Debug, Default)]
 pub(crate) struct NotCovered {
-    /// Other files of the target's directory.
+    /// Other files in the target's directory.
     names: Vec<String>,
-    /// Other files, of base or target, that are not the same in both.
+    /// Other files of base or target that differ, or are missing in one of them.
     differing: Vec<String>,
     /// Parts of the target's directory that were not read.
     left_out: Vec<String>,
 }
 
 impl NotCovered {
-    /// Looks for the other files of the target, and compares them with the base's if both are
+    /// Finds the other files of the target, and compares them with those of the base if both are
     /// directories.
     pub(crate) fn by_link(
         base: Option<&SafetensorsState>,
@@ -46,7 +46,7 @@ impl NotCovered {
                 .collect();
             for name in all {
                 interrupt::check()?;
-                // A file that cannot be read is not known to be the same.
+                // A file that cannot be read counts as different.
                 if !same_content(&base.path().join(&name), &target.path().join(&name))
                     .unwrap_or(false)
                 {
@@ -61,7 +61,7 @@ impl NotCovered {
         })
     }
 
-    /// Tells people.
+    /// Prints remarks for people.
     pub(crate) fn remark(&self, output: Output) {
         if !self.names.is_empty() {
             output.remark(&format!(
@@ -71,14 +71,14 @@ impl NotCovered {
         }
         if !self.differing.is_empty() {
             output.remark(&format!(
-                "note: not covered, and not the same in base and target: {}",
+                "note: not covered, although they differ in base and target: {}",
                 list(&self.differing)
             ));
         }
         remark_left_out(&self.left_out, output);
     }
 
-    /// Adds what there is to tell to a JSON object.
+    /// Adds the names to a JSON object.
     pub(crate) fn add_to(&self, object: &mut Value) {
         object["not_covered"] = json!(self.names);
         object["not_covered_differing"] = json!(self.differing);
@@ -86,14 +86,14 @@ impl NotCovered {
     }
 }
 
-/// Tells people of folders of a state that do not count.
+/// Prints a remark about parts of a state's directory that were not read.
 pub(crate) fn remark_left_out(left_out: &[String], output: Output) {
     if !left_out.is_empty() {
         output.remark(&format!("note: left out: {}", list(left_out)));
     }
 }
 
-/// Names in a sentence.
+/// Lists names for a sentence. Cuts a long list.
 pub(crate) fn list(names: &[String]) -> String {
     let mut shown: Vec<String> = names
         .iter()

@@ -1,5 +1,4 @@
-//! The output of the program, and where it goes: results on standard output, remarks and progress
-//! on standard error.
+//! The output of the program: results on standard output, remarks and progress on standard error.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use crate::progress::Meter;
 use crate::shared_args::Global;
 
-/// Settings of the output for the user.
+/// Settings of the program's output.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     json: bool,
@@ -21,7 +20,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Settings from the options. Colours and progress bars are for terminals.
+    /// Makes the settings from the options. Progress bars are shown only on terminals.
     pub(crate) fn new(options: &Global) -> Self {
         let bars = !options.json && !options.quiet && io::stderr().is_terminal();
         Self {
@@ -31,7 +30,7 @@ impl Output {
         }
     }
 
-    /// Prints nothing: for work that is a step of other work.
+    /// Makes settings that print nothing, for work that is a step of other work.
     pub(crate) fn silent() -> Self {
         Self {
             json: false,
@@ -57,7 +56,7 @@ impl Output {
         }
     }
 
-    /// Prints what was done; as text only without `--quiet`.
+    /// Prints a summary of what was done, as JSON or, without `--quiet`, as text.
     ///
     /// # Errors
     /// IO.
@@ -73,8 +72,9 @@ impl Output {
         }
     }
 
-    /// Prints what was done and cannot be undone. If that fails, `done` is said on standard error
-    /// instead, and the command has succeeded: to run it again would do it twice.
+    /// Prints a summary of something that cannot be undone. If that fails, prints `done` on
+    /// standard error instead. The command still succeeds, because running it again would do the
+    /// same twice.
     pub fn summary_of_done(
         self,
         done: impl FnOnce() -> String,
@@ -83,13 +83,13 @@ impl Output {
     ) {
         if let Err(error) = self.summary(text, json) {
             let done = done();
-            // Nothing else can be told.
+            // If standard error fails, too, nothing can be printed.
             let _ = writeln!(anstream::stderr(), "{done}; its report is lost: {error}");
         }
     }
 
-    /// Says something that is worth knowing on standard error. JSON output has a place of its own
-    /// for such things.
+    /// Prints a remark on standard error. With JSON, prints nothing, because the output has the
+    /// same facts elsewhere.
     pub fn remark(self, text: &str) {
         if !self.json && !self.quiet {
             // Nothing depends on a remark.
@@ -97,7 +97,7 @@ impl Output {
         }
     }
 
-    /// Begins to show the progress of work on `total` bytes.
+    /// Shows the progress of work on `total` bytes.
     pub fn meter(self, what: &'static str, total: u64) -> Meter {
         Meter::new(
             ProgressBar::with_draw_target(Some(total), self.target()),
@@ -115,20 +115,20 @@ impl Output {
     }
 }
 
-/// A report as JSON, with the name of the place that it is about.
+/// Converts a report to JSON, and adds the place that it is about: its key and its name.
 pub fn report_on(place: (&str, &str), report: &impl Serialize) -> Value {
     let mut json = json!(report);
     json[place.0] = place.1.into();
     json
 }
 
-/// Prints a JSON object on a line.
+/// Prints a JSON object on one line.
 pub(crate) fn print_json(value: &Value) -> Result<()> {
     print(&escaped(&value.to_string()))
 }
 
-/// The same JSON with escapes for what could control a terminal or hide itself, which can stand in
-/// strings only.
+/// Escapes characters in JSON that could control a terminal or be invisible. They can occur only in
+/// strings.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
@@ -148,7 +148,7 @@ fn escaped(json: &str) -> String {
     text
 }
 
-/// Prints lines on standard output. A reader that has gone away, such as `head`, is not an error.
+/// Prints lines on standard output. A reader that has exited, such as `head`, is not an error.
 fn print(text: &str) -> Result<()> {
     let mut stdout = anstream::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -159,8 +159,8 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped.
-/// Quotes can do neither.
+/// Escapes a name for a terminal: characters that could move the cursor or be invisible. Quotes
+/// stay as they are.
 pub fn printable(name: &str) -> String {
     name.escape_debug()
         .to_string()
@@ -168,7 +168,7 @@ pub fn printable(name: &str) -> String {
         .replace("\\'", "'")
 }
 
-/// A path as it may be shown on a terminal; with single backslashes, which Windows has many of.
+/// Escapes a path for a terminal. Backslashes stay single, because Windows paths have many.
 pub fn printable_path(path: impl AsRef<Path>) -> String {
     printable(&path.as_ref().to_string_lossy()).replace("\\\\", "\\")
 }

@@ -1,8 +1,8 @@
-//! Duties of this process towards the operating system.
+//! Limits and child processes of this process.
 
 /// Raises the limit for open files as far as the system allows. Systems start programs with a limit
-/// that suits `select`, 1,024 on Linux and 256 on macOS, while a model may have hundreds of shards.
-/// If that fails, the limit stays.
+/// that suits `select`, 1,024 on Linux and 256 on macOS, but a model may have hundreds of shards.
+/// If the limit cannot be raised, it stays.
 #[cfg(unix)]
 pub(crate) fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,10 +19,10 @@ pub(crate) fn raise_open_files() {
 #[cfg(not(unix))]
 pub(crate) fn raise_open_files() {}
 
-/// Lets processes end that have lost their parent. The system gives them to process 1, which is
-/// this program if it is the only one in a container; without this they would stay as zombies.
-/// Takes the exit status of any child: to be called while no command runs that this program has
-/// started itself.
+/// Reaps processes whose parent has ended. The system makes them children of process 1, which is
+/// this program if it is the only one in a container; they would remain as zombies otherwise. Takes
+/// the exit status of any child, so it must not be called while a command runs that this program
+/// has started itself.
 #[cfg(unix)]
 pub(crate) fn reap_orphans() {
     use rustix::process::{WaitOptions, getpid, wait};

@@ -1,6 +1,6 @@
-//! The parts of the tool that a program with commands of its own takes, such as
-//! `deltachain-exchange`: options, inputs, output, and the treatment of errors and of Ctrl-C. For
-//! the programs of this repository: it is not a stable interface.
+//! The parts of the tool for programs with commands of their own, such as `deltachain-exchange`:
+//! options, inputs, output, and the handling of errors and of Ctrl-C. Only for programs of this
+//! repository: the interface is not stable.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -24,8 +24,8 @@ pub use crate::watcher::Watcher;
 use crate::{args, failure, interrupt, process};
 
 /// Runs a program whose commands print to standard output and standard error, and returns the exit
-/// code. The first argument is the program's name. From then on Ctrl-C and the pool of threads are
-/// its own: to be called once, by a program that does nothing else.
+/// code. The first argument is the program's name. Installs a handler of Ctrl-C and the global
+/// thread pool, so it must be called only once, by a program that does nothing else.
 pub fn main<P: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     options: impl Fn(&P) -> &Global,
@@ -37,25 +37,31 @@ pub fn main<P: Parser>(
     };
     let options = options(&parsed);
     let output = Output::new(options);
-    let work = || {
-        interrupt::install()?;
-        process::raise_open_files();
-        // At once: where threads cannot be started, that is an error and no panic later.
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(options.threads.unwrap_or(0))
-            .build_global();
-        pool.map_err(cannot_start)?;
+    let result = guarded(|| {
+        prepare(options)?;
         work(&parsed, output)
-    };
-    let code = guarded(work).unwrap_or_else(|error| failure::report(&error, output));
-    // A Rust program would flush at its end, but the caller of this function may end in another
-    // way. A closed output is not a failure.
+    });
+    let code = result.unwrap_or_else(|error| failure::report(&error, output));
+    // A Rust program flushes at its end, but the caller of this function may be another program. A
+    // closed output is not a failure.
     let _ = io::stdout().flush();
     code
 }
 
-/// A panic, such as of a dependency that cannot start a thread, is shown as other errors are. Its
-/// text is for programmers, and may have secrets in it; its place is enough for a report.
+/// Prepares the process: its handler of Ctrl-C, its limit of open files, and its threads.
+fn prepare(options: &Global) -> Result<()> {
+    interrupt::install()?;
+    process::raise_open_files();
+    // Threads are started now, so that a failure is an error here, not a panic later.
+    let pool = ThreadPoolBuilder::new()
+        .num_threads(options.threads.unwrap_or(0))
+        .build_global();
+    pool.map_err(cannot_start)
+}
+
+/// Converts a panic, for example of a dependency that cannot start a thread, to an error. The error
+/// has only the place of the panic, which is enough for a report: its text is for programmers, and
+/// may contain secrets.
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     static PLACE: Mutex<String> = Mutex::new(String::new());
     let last = || PLACE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,13 +71,13 @@ fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
         });
     }));
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let what = "failed in a way that was not foreseen; if the machine does not lack memory \
-            or threads, report it with this place in the program";
+        let what = "failed unexpectedly; unless the machine is out of memory or threads, report \
+                    this with the place in the program";
         Err(Error::io(what, io::Error::other(last().as_str())))
     })
 }
 
-/// The path of a source file without the folders of the machine that built the program.
+/// Removes the folders of the machine that built the program from the path of a source file.
 fn within_crate(path: &str) -> &str {
     match path.rsplit_once("/registry/src/") {
         Some((_, path)) => path.split_once('/').map_or(path, |(_, path)| path),
@@ -97,7 +103,7 @@ mod tests {
         drop(panic::take_hook());
         let text = format!("{error:#}");
         assert!(
-            text.contains("report it") && text.contains("program.rs:"),
+            text.contains("report this") && text.contains("program.rs:"),
             "{text}"
         );
         assert!(!text.contains("index out of bounds"), "{text}");

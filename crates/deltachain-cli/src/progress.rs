@@ -1,5 +1,5 @@
-//! Progress bars with bytes, rate and time left; and, with or without a bar, the place where Ctrl-C
-//! takes effect.
+//! Progress bars with bytes, rate and time left. Reports of progress also end work after Ctrl-C,
+//! with or without a bar.
 
 use deltachain::{Progress, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,14 +8,14 @@ use crate::interrupt;
 
 const TEMPLATE: &str = "{msg:>11} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
 
-/// Shows how far a piece of work is; gone when dropped, as indicatif's bars are.
+/// Shows the progress of work. The bar disappears when this is dropped, as indicatif's bars do.
 #[derive(Debug)]
 pub struct Meter(ProgressBar);
 
 impl Meter {
     pub(crate) fn new(bar: ProgressBar, what: &'static str) -> Self {
         let bar = bar.with_message(what);
-        // The template is constant and known to be good; if it were not, a plainer bar would do.
+        // The template is constant and valid; if it were not, a plainer bar would do.
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
             bar.set_style(style.progress_chars("=> "));
         }

@@ -1,4 +1,4 @@
-//! Options that several commands share, and the values that options take.
+//! Options that several commands share, and parsers of values.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use clap::{Arg, ArgAction, Args};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Profile};
 
-// Headings of `--help`. Each argument names its own: a heading of a struct would hold for what
-// follows it, too.
+// Headings of `--help`. Each argument names its own heading, because the heading of a struct would
+// apply to the arguments after the struct, too.
 pub(crate) const GLOBAL_OPTIONS: &str = "Global options";
 pub(crate) const SIGNATURES: &str = "Signatures";
 pub(crate) const SERVERS: &str = "Inference servers";
@@ -34,13 +34,13 @@ pub struct Global {
     pub(crate) threads: Option<usize>,
 }
 
-/// More threads than this only take time to start and memory.
+/// Maximum number of threads. More threads would only cost memory and time to start.
 const MOST_THREADS: u64 = 1024;
 
-/// The choices of an option: names, what help says of each, and what it stands for.
+/// The choices of an option.
 pub type Choices<T> = [Choice<T>];
 
-/// A choice of an option.
+/// A choice of an option: its name, its help, and its value.
 type Choice<T> = (&'static str, &'static str, T);
 
 const COMPACT: Choice<Profile> = (
@@ -50,8 +50,8 @@ const COMPACT: Choice<Profile> = (
 );
 const LOCAL: Choice<Profile> = (
     "local",
-    "Differences that need the old values of changed elements alone, with sums: for readers that \
-     patch memory in place",
+    "Differences that need only the old values of the changed elements, with sums: for readers \
+     that patch memory in place",
     Profile::Local,
 );
 const DIRECT: Choice<Profile> = (
@@ -63,10 +63,11 @@ const DIRECT: Choice<Profile> = (
 /// The codings of a link's values.
 pub const PROFILES: &Choices<Profile> = &[COMPACT, LOCAL, DIRECT];
 
-/// The codings for links of a chain. `direct` is not among them: `local` is smaller, and as fast.
+/// The codings for links of a chain. They do not include `direct`, because `local` is smaller, and
+/// as fast.
 const ROUTE_PROFILES: &Choices<Profile> = &[COMPACT, LOCAL];
 
-/// Takes the name of a choice.
+/// Returns a parser of the names of choices.
 pub fn one_of<T: Copy + Send + Sync + 'static>(
     choices: &'static Choices<T>,
 ) -> impl TypedValueParser<Value = T> {
@@ -88,7 +89,7 @@ pub(crate) struct ProfilesArgs {
     pub(crate) profile: Vec<Profile>,
 }
 
-/// Limits for what a link may make this program allocate and write.
+/// Limits on what a link may make this program allocate and write.
 #[derive(Debug, Args)]
 pub struct LimitArgs {
     /// Limit for untrusted links: index, new or coded; or none; repeatable
@@ -113,7 +114,7 @@ enum Limit {
 }
 
 impl LimitArgs {
-    /// The limits.
+    /// Returns the limits.
     pub fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         for limit in &self.limits {
@@ -134,14 +135,14 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
         Some(("index", size)) => parse_size(size).map(Limit::Index),
         Some(("new", size)) => parse_size(size).map(Limit::New),
         Some(("coded", size)) => parse_size(size).map(Limit::Coded),
-        _ => Err("a limit is index=SIZE, new=SIZE, coded=SIZE, or none".to_owned()),
+        _ => Err("a limit must be index=SIZE, new=SIZE, coded=SIZE, or none".to_owned()),
     }
 }
 
-/// A note: `KEY=VALUE`.
+/// Parses a note: `KEY=VALUE`.
 ///
 /// # Errors
-/// A text for people that says what is wrong.
+/// A text that says what is wrong.
 pub fn parse_note(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("missing =")?;
     if key.starts_with("deltachain.") {
@@ -150,7 +151,7 @@ pub fn parse_note(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// A number of bytes: `1000`, `64K`, `2G`; the letters are powers of 1024.
+/// Parses a number of bytes: `1000`, `64K`, `2G`. The letters are powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = text[digits.len()..].to_ascii_uppercase();
@@ -161,7 +162,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err("a size is a number that may end in K, M, G or T".to_owned()),
+        _ => return Err("a size must be a number that may end in K, M, G or T".to_owned()),
     };
     let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
     number
@@ -170,15 +171,15 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn parse_digest(text: &str) -> Result<Digest, String> {
-    Digest::from_hex(text).ok_or_else(|| "a digest has 64 hexadecimal digits".to_owned())
+    Digest::from_hex(text).ok_or_else(|| "a digest must have 64 hexadecimal digits".to_owned())
 }
 
-/// A time in seconds, of a day at most.
+/// Parses a time in seconds, of a day at most.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     parse_number(text, 0.001..=86400.0, "must be from 0.001 to 86400").map(Duration::from_secs_f64)
 }
 
-/// The flag for short help of all commands: long help is what `help COMMAND` prints.
+/// Makes the flag for the short help of all commands. `help COMMAND` prints the long help.
 pub(crate) fn help_flag() -> Arg {
     let help = "Print this; 'help COMMAND' explains all options";
     Arg::new("help")
@@ -190,7 +191,7 @@ pub(crate) fn help_flag() -> Arg {
         .display_order(1000)
 }
 
-/// A number within bounds.
+/// Parses a number within bounds.
 pub(crate) fn parse_number(
     text: &str,
     bounds: RangeInclusive<f64>,

@@ -1,4 +1,4 @@
-//! The display of work on a chain: a progress bar for each kind of work under way, and remarks.
+//! The display of work on a chain: a progress bar for each kind of running work, and remarks.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,19 +12,19 @@ use crate::interrupt;
 use crate::output::{Output, print_json, printable};
 use crate::progress::Meter;
 
-/// Shows work on a chain. Also the place where Ctrl-C takes effect.
+/// Shows work on a chain. Its reports of progress also end work after Ctrl-C.
 #[derive(Debug)]
 pub struct Watcher {
     output: Output,
     /// Progress bars below each other.
     bars: MultiProgress,
     under_way: Mutex<HashMap<Phase, Meter>>,
-    /// Whether it is work without end: remarks show the time.
+    /// True for work without an end, whose remarks show the time.
     is_service: bool,
 }
 
 impl Watcher {
-    /// For work that ends.
+    /// Makes a watcher for work that ends.
     pub fn new(output: Output) -> Self {
         let bars = MultiProgress::with_draw_target(output.target());
         Self {
@@ -35,7 +35,7 @@ impl Watcher {
         }
     }
 
-    /// For work without end.
+    /// Makes a watcher for work without an end.
     pub(crate) fn of_service(output: Output) -> Self {
         Self {
             is_service: true,
@@ -43,7 +43,7 @@ impl Watcher {
         }
     }
 
-    /// Prints an event, also below progress bars.
+    /// Prints an event, with progress bars suspended.
     pub(crate) fn event(
         &self,
         text: impl FnOnce() -> String,
@@ -52,7 +52,7 @@ impl Watcher {
         self.bars.suspend(|| self.output.summary(text, json))
     }
 
-    /// Whether events are JSON.
+    /// True if events are JSON.
     pub(crate) fn takes_json(&self) -> bool {
         self.output.is_json()
     }
@@ -64,7 +64,7 @@ impl Watcher {
     }
 }
 
-/// Shows work on a chain. The bars are gone when it returns.
+/// Shows work on a chain while it runs. The bars disappear when this returns.
 pub(crate) fn watched<T>(output: Output, work: impl FnOnce(&Watcher) -> T) -> T {
     work(&Watcher::new(output))
 }

@@ -1,4 +1,4 @@
-//! A testee that errs in the way that its first argument names; for the tests of the runner.
+//! A testee for the tests of the runner, with the fault that its first argument names.
 
 use std::io::{self, BufRead};
 use std::{env, fs, process, thread, time};

@@ -1,6 +1,6 @@
-//! `adequacy`: whether the vectors notice when a reader does not check a rule. Each rule is
-//! switched off in the reference library in turn, and the vectors that break it must then be
-//! answered otherwise.
+//! `adequacy`: checks that the vectors notice a reader that does not check a rule. It switches each
+//! rule off in the reference library in turn; the answers to the vectors that break the rule must
+//! then change.
 
 use std::fs;
 use std::path::Path;
@@ -21,25 +21,27 @@ use crate::table::{Align, layout};
 use crate::workshop::Workshop;
 
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// A library that does not check a rule may compute or read for ever; that is noticed, too.
+/// Shorter, because a library that does not check a rule may compute or read forever; that counts
+/// as noticed, too.
 const TIMEOUT_WITHOUT_A_RULE: Duration = Duration::from_secs(5);
 
 const PAGE: &str = "maintaining.md";
 const BEGIN: &str = "<!-- adequacy: begin -->\n";
 const END: &str = "<!-- adequacy: end -->";
 
-/// Results of switching a rule off.
+/// Effect of switching a rule off.
 struct Measured<'a> {
     rule: &'a SpecRule,
-    /// Vectors that break it.
+    /// Number of vectors that break the rule.
     vectors: usize,
-    /// Cases with another answer without the rule: another class or rule, acceptance, or a crash.
+    /// Number of vectors with another answer without the rule: another class or rule, acceptance,
+    /// or a crash.
     noticed: usize,
-    /// Cases among them whose class changes, or that are not refused any more.
+    /// Number of vectors among them whose class changes, or that are accepted.
     by_class: usize,
 }
 
-/// Measures all rules. The code says whether the vectors are good enough.
+/// Measures all rules. The exit code says whether the vectors are good enough.
 pub(crate) fn run(args: &AdequacyArgs) -> Result<ExitCode> {
     let suite = Suite::load(args.vectors.as_deref())?;
     let spec = Spec::new();
@@ -79,7 +81,7 @@ pub(crate) fn run(args: &AdequacyArgs) -> Result<ExitCode> {
     })
 }
 
-/// This program as a testee.
+/// Starts this program as a testee.
 fn start(arguments: &[&str], timeout: Duration) -> Result<Session> {
     let program = std::env::current_exe().map_err(Problem::failed)?;
     let program = program
@@ -91,8 +93,8 @@ fn start(arguments: &[&str], timeout: Duration) -> Result<Session> {
     Session::start(&shlex::try_join(words).map_err(Problem::failed)?, timeout)
 }
 
-/// The reference must pass everything. One that accepts everything must fail wherever a refusal is
-/// wanted, and one that refuses everything wherever none is.
+/// Checks three testees: the reference must pass everything, one that accepts everything must fail
+/// wherever a refusal is expected, and one that refuses everything must fail wherever none is.
 fn baselines(cases: &[Case<'_>], workshop: &mut Workshop<'_>) -> Result<Vec<String>> {
     let is_refusal = |case: &Case<'_>| matches!(case.expectation, Expectation::Refusal(_));
     let all = |_: &Case<'_>| true;
@@ -161,8 +163,8 @@ fn measure<'a>(
     Ok(measured)
 }
 
-/// The defect of a rule's vectors, unless an exception explains it, or the exception that explains
-/// no defect.
+/// Returns the defect of a rule's vectors, unless an exception explains it; or the exception, if
+/// there is no defect to explain.
 fn flaw(measured: &Measured<'_>, exceptions: &Exceptions) -> Option<String> {
     let Measured {
         rule: SpecRule { id, .. },
@@ -242,7 +244,8 @@ fn markdown(measured: &[Measured<'_>], spec: &Spec) -> String {
 fn summary(measured: &[Measured<'_>]) -> String {
     let sum = |number: &dyn Fn(&Measured<'_>) -> usize| measured.iter().map(number).sum::<usize>();
     format!(
-        "adequacy: {} rules; {} noticed when switched off, {} by class; of {} vectors {} notice, {} by class",
+        "adequacy: {} rules; {} noticed when switched off, {} by class; of {} vectors {} notice, \
+         {} by class",
         measured.len(),
         sum(&|rule| usize::from(rule.noticed > 0)),
         sum(&|rule| usize::from(rule.by_class > 0)),
@@ -252,8 +255,8 @@ fn summary(measured: &[Measured<'_>]) -> String {
     )
 }
 
-/// Puts the text between the markers of a file, or compares it with what stands there. What is
-/// wrong, if anything.
+/// Writes the text between the markers of a file, or compares the two. Returns the difference, if
+/// there is one.
 fn update(path: &Path, text: &str, check: bool) -> Result<Option<String>> {
     let whole = fs::read_to_string(path).map_err(Problem::with_file(path))?;
     let parts = whole

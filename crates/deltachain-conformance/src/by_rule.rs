@@ -1,4 +1,4 @@
-//! States that are given by rule: a JSON text from which a large safetensors file is made.
+//! States given by rule: a JSON text that describes a large safetensors file.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::problem::{Problem, Result};
 
-/// Bytes that are made and written at once.
+/// Number of bytes that are made and written at once.
 const CHUNK: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -30,7 +30,7 @@ struct TensorByRule {
     modulus: u64,
 }
 
-/// Makes the safetensors file `out` of the JSON text `rules`.
+/// Makes the safetensors file `out` from the JSON text `rules`.
 pub(crate) fn make(rules: &Path, out: &Path) -> Result {
     let text = fs::read_to_string(rules).map_err(Problem::with_file(rules))?;
     let mut state: StateByRule = serde_json::from_str(&text).map_err(Problem::with_file(rules))?;
@@ -49,7 +49,7 @@ pub(crate) fn make(rules: &Path, out: &Path) -> Result {
         for start in (0..info.bytes()).step_by(1 << 20) {
             let bytes: Vec<u8> = (start..info.bytes().min(start + CHUNK))
                 .map(|_| {
-                    // Less than the modulus, which is at most 256.
+                    // `next` is less than the modulus, which is at most 256.
                     let byte = u8::try_from(next).unwrap_or_default();
                     next = (next + u128::from(tensor.multiply)) % u128::from(tensor.modulus);
                     byte

@@ -1,4 +1,4 @@
-//! Cases: the questions about each vector, and the right answers.
+//! Cases: the questions about each vector, and the expected answers.
 
 use crate::index::{
     Expected, HeaderDigests, IN_PLACE, Index, Kind, Minimal, PatchesResult, PlanResult, Refusal,
@@ -24,7 +24,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// The text after the `#` of a case's id.
+    /// Returns the text after the `#` of a case's id.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Check => "check",
@@ -42,7 +42,7 @@ impl Operation {
         }
     }
 
-    /// The name in the protocol.
+    /// Returns the name in the protocol.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::EncodeCompact | Self::EncodeDirect | Self::EncodeLocal => "encode",
@@ -56,11 +56,11 @@ impl Operation {
 pub(crate) enum Expectation<'a> {
     Refusal(&'a Refusal),
     Check(&'a HeaderDigests),
-    /// Also of *in place*.
+    /// The state after `apply` or `in-place`.
     Apply(&'a StateResult),
     Patches(&'a PatchesResult),
     Sums(&'a SumsResult),
-    /// A link to this state, which the vector's base leads to.
+    /// A link from the vector's base to this state.
     Encode {
         target: &'a str,
     },
@@ -76,16 +76,16 @@ pub(crate) struct Case<'a> {
     pub(crate) vector: &'a Vector,
     pub(crate) operation: Operation,
     pub(crate) expectation: Expectation<'a>,
-    /// Another answer that a minimal chain reader may give.
+    /// The other answer that a minimal chain reader may give.
     pub(crate) minimal: Option<&'a Refusal>,
-    /// The routes in the answer of a testee that names them.
+    /// The routes that the answer must have if the testee reports routes.
     pub(crate) routes: Option<&'a Vec<Vec<String>>>,
-    /// An addition that the case belongs to, although the features of the vector do not say so.
+    /// The addition that the case belongs to although the features of the vector do not name it.
     pub(crate) addition: Option<&'a String>,
 }
 
-/// The members of the index that concern a vector, beside its entry: that never changes once it is
-/// published.
+/// The members of the index that concern a vector but are not in its entry, which never changes
+/// once it is published.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Beside<'a> {
     minimal: Option<&'a Minimal>,
@@ -106,7 +106,7 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// All cases of all vectors, in the order of the index.
+/// Returns all cases of all vectors, in the order of the index.
 pub(crate) fn cases(suite: &Suite) -> Vec<Case<'_>> {
     let vectors = suite.index.vectors.iter();
     vectors
@@ -114,7 +114,7 @@ pub(crate) fn cases(suite: &Suite) -> Vec<Case<'_>> {
         .collect()
 }
 
-/// The cases of one vector.
+/// Returns the cases of one vector.
 pub(crate) fn cases_of<'a>(vector: &'a Vector, beside: Beside<'a>) -> Vec<Case<'a>> {
     fn asked<'a, T>(
         operation: Operation,
@@ -129,6 +129,7 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, beside: Beside<'a>) -> Vec<Case<'
     let expect = &vector.expect;
     let encode = encoded(vector).map(|target| Expectation::Encode { target });
     let is_in_place = vector.features.iter().any(|feature| feature == IN_PLACE);
+    let encode_local = if is_in_place { encode } else { None };
     let questions = [
         asked(Operation::Check, expect.check.as_ref(), Expectation::Check),
         asked(Operation::Apply, expect.apply.as_ref(), Expectation::Apply),
@@ -145,9 +146,7 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, beside: Beside<'a>) -> Vec<Case<'
         ),
         encode.map(|encode| (Operation::EncodeCompact, encode)),
         encode.map(|encode| (Operation::EncodeDirect, encode)),
-        encode
-            .filter(|_| is_in_place)
-            .map(|encode| (Operation::EncodeLocal, encode)),
+        encode_local.map(|encode| (Operation::EncodeLocal, encode)),
         asked(Operation::Document, expect.document.as_ref(), |_| {
             Expectation::Document
         }),
@@ -186,7 +185,7 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, beside: Beside<'a>) -> Vec<Case<'
     cases.collect()
 }
 
-/// The target of a link vector that writers are to make a link to: base and result both are
+/// Returns the target for writers, if this is a link vector whose base and result are both
 /// safetensors files. States given by rule are too large for writers in slow languages.
 fn encoded(vector: &Vector) -> Option<&str> {
     let in_file = |state: &str| state.ends_with(".safetensors");

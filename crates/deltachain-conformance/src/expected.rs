@@ -42,8 +42,8 @@ impl ExpectedFailures {
     }
 }
 
-/// Ids have a `#` of their own; the one that begins a comment is the first of the line or stands
-/// after a blank.
+/// Removes a comment. Ids contain a `#`, too; the one that begins a comment is the first character
+/// of the line or follows a blank.
 fn without_comment(line: &str) -> &str {
     let begins = |&(place, _): &(usize, &str)| {
         line[..place]

@@ -1,8 +1,7 @@
-//! `index.json`: the vectors and what must be said of each, as `conformance/index.schema.json`
-//! defines them.
+//! `index.json`: the vectors and the expected answers, as `conformance/index.schema.json` defines
+//! them.
 //!
-//! Nothing is ignored: a member that this program does not know might be one that changes what a
-//! vector means.
+//! No member is ignored: one that this program does not know might change the meaning of a vector.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +9,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// The one version of the index that this program reads.
+/// The only version of the index that this program reads.
 pub(crate) const FORMAT: u64 = 3;
 
 /// Features that a vector may need, and that a reader may lack.
@@ -56,11 +55,11 @@ pub(crate) const IN_PLACE: &str = "in-place";
 /// The feature of spec/layouts.md.
 pub(crate) const LAYOUTS: &str = "layouts";
 
-/// Features of additions to version 1.0 of the format: vectors with one of these are only for
-/// testees that name it.
+/// Features of additions to version 1.0 of the format. A vector with one of these is only for
+/// testees that name the addition.
 pub(crate) const ADDITIONS: [&str; 4] = ["signatures", IN_PLACE, "signatures-1.2", LAYOUTS];
 
-/// Features that a minimal chain reader (SPEC section 14) may lack: it does not get vectors with
+/// Features that a minimal chain reader (SPEC section 14) may lack. It does not get vectors with
 /// one of these.
 pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];
 
@@ -71,16 +70,16 @@ pub(crate) struct Index {
     pub(crate) spec: String,
     #[serde(rename = "licence")]
     _licence: String,
-    /// Path to SHA-256.
+    /// SHA-256 of each state's file, by path.
     pub(crate) states: BTreeMap<String, String>,
     pub(crate) vectors: Vec<Vector>,
-    /// By the id of a vector: how a minimal chain reader may refuse it, besides the ordinary
-    /// answer.
+    /// Additional refusals that a minimal chain reader may give, by the id of the vector.
     pub(crate) minimal: BTreeMap<String, Minimal>,
-    /// By the id of a vector: the files of each route that its plan takes.
+    /// The files of each route of the plan, by the id of the vector.
     #[serde(default)]
     pub(crate) routes: BTreeMap<String, Vec<Vec<String>>>,
-    /// By an addition: ids of vectors that belong to it, although their features do not say so.
+    /// Ids of vectors that belong to an addition although their features do not name it, by the
+    /// addition.
     #[serde(default)]
     pub(crate) belongs: BTreeMap<String, BTreeSet<String>>,
 }
@@ -92,7 +91,7 @@ pub(crate) struct Minimal {
     pub(crate) replay: Option<Refusal>,
 }
 
-/// Makes a long file of a short one: the byte at this offset is repeated until the file has this
+/// Makes a long file from a short one: the byte at this offset is repeated until the file has this
 /// length.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -129,7 +128,7 @@ pub(crate) struct Vector {
     pub(crate) accept: Option<String>,
     pub(crate) trust: Option<Trust>,
     pub(crate) take: Option<Take>,
-    /// Whether the cheapest direct path is wanted.
+    /// True if the cheapest direct path is wanted.
     #[serde(default)]
     pub(crate) direct: bool,
     pub(crate) grown: Option<Grown>,
@@ -160,7 +159,7 @@ impl Kind {
 #[derive(Debug, Default, Deserialize)]
 #[serde(from = "Option<String>")]
 pub(crate) enum Base {
-    /// Nothing: the vector does not say.
+    /// No base: the vector does not name one.
     #[default]
     Absent,
     /// The empty state: null.
@@ -175,7 +174,7 @@ impl From<Option<String>> for Base {
 }
 
 impl Base {
-    /// The state, if it is not the empty one.
+    /// Returns the state, unless it is the empty one.
     pub(crate) fn state(&self) -> Option<&str> {
         match self {
             Self::State(state) => Some(state),
@@ -189,15 +188,15 @@ impl Base {
 pub(crate) struct Held {
     pub(crate) version: u64,
     pub(crate) commit: String,
-    /// The digest of `chain.json`.
+    /// Digest of `chain.json`.
     pub(crate) chain: String,
-    /// A whole state per shard.
+    /// One whole state per shard.
     pub(crate) shards: Vec<String>,
     /// The layout of each shard, if layouts are checked.
     pub(crate) layouts: Option<Vec<HeldLayout>>,
 }
 
-/// A layout, as a reader has recorded it.
+/// A layout that a reader has recorded.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeldLayout {
@@ -216,7 +215,7 @@ pub(crate) struct Trust {
     seen: Option<Seen>,
 }
 
-/// The newest signed head that the reader has met.
+/// The newest signed head that the reader has seen.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Seen {
@@ -224,7 +223,7 @@ struct Seen {
     commit: String,
 }
 
-/// The part of a version that `replay` takes: all by default.
+/// The part of a version that `replay` builds; by default everything.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Take {
@@ -251,14 +250,14 @@ pub(crate) struct Expect {
     pub(crate) replay_in_place: Option<Expected<ReplayResult>>,
 }
 
-/// A refusal, or what a valid answer has.
+/// A refusal, or the members of a valid answer.
 #[derive(Debug)]
 pub(crate) enum Expected<T> {
     Refusal(Refusal),
     Valid(T),
 }
 
-/// Told apart by hand, so that an error speaks of the member that is wrong.
+/// Implemented by hand, so that errors name the wrong member.
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Expected<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
@@ -275,7 +274,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Expected<T> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Refusal {
     pub(crate) class: String,
-    /// None where the text gives a class and no rule.
+    /// `None` if the specification gives a class and no rule.
     #[serde(deserialize_with = "present")]
     pub(crate) rule: Option<String>,
 }
@@ -288,7 +287,7 @@ pub(crate) struct HeaderDigests {
     pub(crate) target: String,
 }
 
-/// A state that comes out.
+/// A resulting state.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StateResult {
@@ -341,7 +340,7 @@ pub(crate) struct TensorSums {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PieceSums {
     piece: [u32; 2],
-    /// None if the piece has no part.
+    /// `None` if the piece has no part.
     #[serde(deserialize_with = "present")]
     coded: Option<[u32; 2]>,
 }
@@ -358,7 +357,8 @@ pub(crate) struct PlanResult {
     pub(crate) version: u64,
     pub(crate) bytes: u64,
     pub(crate) path: Vec<u64>,
-    /// Digests of the files of each route on the path. In the index they stand beside the vectors.
+    /// Digests of the files of each route on the path. In the index they are not part of the
+    /// vectors.
     pub(crate) routes: Option<Vec<Vec<String>>>,
 }
 
@@ -368,16 +368,16 @@ pub(crate) struct PlanResult {
 pub(crate) struct ReplayResult {
     pub(crate) version: u64,
     pub(crate) digest: String,
-    /// The state of each shard that is taken: only the tensors that are taken.
+    /// The state of each selected shard, with only the selected tensors.
     pub(crate) shards: BTreeMap<u64, StateResult>,
-    /// Name to BLAKE3-256.
+    /// BLAKE3-256 of each asset, by name.
     #[serde(default)]
     pub(crate) assets: BTreeMap<String, String>,
-    /// BLAKE3-256 of the layout of each shard that is taken, if layouts are checked.
+    /// BLAKE3-256 of the layout of each selected shard, if layouts are checked.
     pub(crate) layouts: Option<Vec<String>>,
 }
 
-/// A member that may be null but must be there.
+/// Deserializes a member that may be null but must exist.
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

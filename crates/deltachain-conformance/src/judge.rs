@@ -1,4 +1,4 @@
-//! Whether an answer is right: its form, what it says, and what it has made.
+//! Judges answers: their form, their content, and the outputs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ use crate::workshop::{Request, Workshop};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Right,
-    /// The class is right, but the rule is another or missing.
+    /// The class is right, but the rule is wrong or missing.
     OtherRule(Option<String>),
     /// The defect, in words.
     Wrong(String),
@@ -35,19 +35,19 @@ pub(crate) enum Verdict {
 /// The folder of the assets in the output of `replay`.
 const ASSETS: &str = "assets";
 
-/// Why an answer is wrong: as a value, because this is nothing that stops the program.
+/// Result of a check. A wrong answer is a text, because it does not stop the program.
 type Judged<T = ()> = std::result::Result<T, String>;
 
-/// The parts of a case's right answer that depend on what the testee has said of itself.
+/// The parts of the right answer that depend on what the testee says about itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms<'a> {
     /// A refusal that is right, too.
     pub(crate) also: Option<&'a Refusal>,
-    /// The routes that the answer has, if any.
+    /// The routes that the answer must have, if any.
     pub(crate) routes: Option<&'a Vec<Vec<String>>>,
 }
 
-/// Judges a line that a testee has answered.
+/// Judges a line with which a testee has answered.
 pub(crate) fn judge(
     case: &Case<'_>,
     terms: Terms<'_>,
@@ -67,7 +67,7 @@ pub(crate) fn judge(
     verdict.unwrap_or_else(Verdict::Wrong)
 }
 
-/// Whether the line is an answer to this case at all. If not, the testee is out of step.
+/// True if the line is an answer to this case at all. If not, the testee is out of step.
 pub(crate) fn answers(case: &Case<'_>, line: &str) -> bool {
     Answer::parse(case, line).is_ok()
 }
@@ -176,9 +176,9 @@ fn judged(
     }
 }
 
-/// A line in the form that the protocol demands.
+/// A line in the form that the protocol requires.
 enum Answer {
-    /// With the members of the operation, not checked yet.
+    /// The members for the operation, not checked yet.
     Valid(Map<String, Value>),
     Invalid(Refused),
 }
@@ -191,7 +191,7 @@ struct Refused {
     message: Option<String>,
 }
 
-/// The classes of SPEC section 11: what may be said of a file.
+/// The classes of SPEC section 11, which apply to files.
 const CLASSES: [&str; 10] = [
     "NOT_DCF",
     "TRUNCATED",
@@ -275,7 +275,7 @@ fn same<T: PartialEq + std::fmt::Debug>(answer: &T, expected: &T) -> Judged<Verd
     }
 }
 
-/// That two lists are the same; if not, the first items that differ are shown.
+/// Checks that two lists are equal; if not, the error shows the first items that differ.
 fn same_items<T: PartialEq + std::fmt::Debug>(
     what: &str,
     answer: &[T],
@@ -307,7 +307,7 @@ fn same_digest(whose: &str, found: &str, expected: &str) -> Judged {
     }
 }
 
-/// Tensors and digests of a state in one file that a testee has written.
+/// Reads the tensors and digests of a state in a file that a testee has written.
 fn read(path: &Path) -> Judged<(Vec<TensorInfo>, StateDigests)> {
     if !path.is_file() {
         return Err("there is no output file".to_owned());
@@ -317,8 +317,8 @@ fn read(path: &Path) -> Judged<(Vec<TensorInfo>, StateDigests)> {
         .map_err(|error| format!("the output cannot be read: {error:#}"))
 }
 
-/// Compares a state that was written with the expected one. Its digest covers names, types, shapes
-/// and all bytes.
+/// Compares a state that a testee has written with the expected one. Its digest covers names,
+/// types, shapes and all bytes.
 fn check_state(
     path: &Path,
     expected: &StateResult,
@@ -365,8 +365,8 @@ fn described(info: &TensorInfo, digest: Digest) -> Tensor {
     }
 }
 
-/// Compares the folder of a replayed version with the expected content: a file per shard taken, the
-/// assets, and nothing else.
+/// Compares the folder of a replayed version with the expected content: a file per selected shard,
+/// the assets, and nothing else.
 fn check_version(
     folder: &Path,
     expected: &ReplayResult,
@@ -417,7 +417,7 @@ fn check_version(
     )
 }
 
-/// That a folder has entries of these names and no others.
+/// Checks that a folder has entries with these names and no others.
 fn holds_just(folder: &Path, expected: &BTreeSet<String>) -> Judged {
     let found = entries(folder)?;
     check_names(
@@ -438,8 +438,8 @@ fn entries(folder: &Path) -> Judged<Vec<fs::DirEntry>> {
         .map_err(|error: std::io::Error| error.to_string())
 }
 
-/// The files below a folder, whose names begin with `prefix`. A folder is there only for what is in
-/// it.
+/// Lists the files below a folder; their names begin with `prefix`. An empty folder counts as a
+/// file, because no asset needs it.
 fn files_below(folder: &Path, prefix: &str) -> Judged<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in entries(folder)? {
@@ -506,8 +506,8 @@ fn check_link(
     }
 }
 
-/// That a link of the profile local has the sums of its target, and can be taken in place unless it
-/// sets or removes tensors.
+/// Checks that a link of the profile `local` has the sums of its target, and that it can be applied
+/// in place unless it sets or removes tensors.
 fn check_sums(base: &dyn State, replay: &Replay<'_, FileSource>) -> deltachain::Result<()> {
     let mut memory = MemoryState::copy_of(base)?;
     let mut patches = replay.patches(&memory, &memory, u64::MAX, &())?;
@@ -520,7 +520,7 @@ fn check_sums(base: &dyn State, replay: &Replay<'_, FileSource>) -> deltachain::
     sums.check(&memory, &())
 }
 
-/// R-STR-08.
+/// Checks R-STR-08.
 fn check_checksum(link: &LinkReader<FileSource>) -> deltachain::Result<()> {
     if link.header().index_stored == link.header().index_raw {
         return Ok(());
@@ -536,7 +536,7 @@ fn check_checksum(link: &LinkReader<FileSource>) -> deltachain::Result<()> {
     ))
 }
 
-/// The expected answer, in words.
+/// Describes the expected answer.
 pub(crate) fn wanted(case: &Case<'_>) -> String {
     match case.expectation {
         Expectation::Refusal(Refusal {
@@ -572,7 +572,7 @@ mod tests {
     use super::*;
     use crate::suite::Suite;
 
-    /// Writes a shard with one empty tensor of this name; returns what is expected of it.
+    /// Writes a shard with one empty tensor of this name; returns the expected result.
     fn shard(path: &Path, name: &str) -> StateResult {
         let infos = [TensorInfo::new(name, Dtype::U8, [0]).unwrap()];
         let staged =
@@ -587,7 +587,7 @@ mod tests {
         }
     }
 
-    /// `a` and `b` in two shards, with an asset.
+    /// Writes a version with `a` and `b` in two shards, and an asset.
     fn version(folder: &Path) -> ReplayResult {
         let shards = [
             (0, shard(&folder.join("0.safetensors"), "b")),
@@ -637,7 +637,8 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert_eq!(check(&bytes), Ok(()));
-        // The same without the last four bytes of the frame, and the flag that announces them.
+        // The same link without the last four bytes of the frame, and without the flag that
+        // announces them.
         let stored = u64::from_le_bytes(bytes[88..96].try_into().unwrap());
         let end = 128 + usize::try_from(stored).unwrap();
         bytes.drain(end - 4..end);
@@ -701,7 +702,7 @@ mod tests {
                 && names(&["a"]).is_err()
                 && names(&["a", "b/c/d", "e"]).is_err()
         );
-        // An empty folder belongs to nothing.
+        // An empty folder does not belong there.
         fs::create_dir(folder.path().join("b/e")).unwrap();
         assert_eq!(
             names(&["a", "b/c/d"]),
@@ -767,7 +768,7 @@ mod tests {
         refused(&expected, r#"the digest of the asset "config.json""#);
         expected.assets = assets;
         assert_eq!(check(&expected, false), Ok(()));
-        // The digest of the whole says nothing about a part.
+        // The digest of the whole version does not apply to a part.
         expected.digest = "another".to_owned();
         assert_eq!(check(&expected, true), Ok(()));
     }

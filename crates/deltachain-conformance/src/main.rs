@@ -1,8 +1,8 @@
-//! The conformance runner: measures an implementation of the delta chain format by the vectors in
-//! `conformance/`, and is the reference library's own testee. The protocol is in
+//! The conformance runner. It measures an implementation of the delta chain format with the vectors
+//! in `conformance/`, and is the reference library's own testee. The protocol is in
 //! `conformance/protocol.md`.
 //!
-//! Exit codes: 0 good, 1 something unexpected happened, 2 wrong usage.
+//! Exit codes: 0 success, 1 something unexpected happened, 2 wrong usage.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,8 +1,8 @@
-//! `mutants`: which small changes of the reference library the vectors notice.
+//! `mutants`: shows which small changes of the reference library the vectors notice.
 //!
-//! `tasks/judge.py` builds this program from a copy of the library that holds all changes, the
-//! mutants, each chosen by its number. A mutant is a testee; it is asked the cases that reach the
-//! function that it changes, until one is answered otherwise.
+//! `tasks/judge.py` builds this program from a copy of the library that contains all changes, the
+//! mutants, each selected by its number. A mutant is a testee; it gets the cases that reach the
+//! function that it changes, until one answer differs.
 
 use std::collections::HashMap;
 use std::fs;
@@ -27,37 +27,37 @@ use crate::suite::Suite;
 use crate::testee;
 use crate::workshop::Workshop;
 
-/// A mutant may compute or read for ever; that is noticed, too.
+/// A mutant may compute or read forever; that counts as noticed, too.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// The library as it is.
+/// Number of the library without a mutant.
 const NO_MUTANT: u32 = 0;
-/// Cases that take longer are asked last.
+/// Cases that take longer come last.
 const LONG: Duration = Duration::from_millis(50);
 
 /// A line of the list of mutants.
 #[derive(Debug, Deserialize)]
 struct Mutant {
     number: u32,
-    /// The number of the function that it changes.
+    /// Number of the changed function.
     function: usize,
-    /// The folder or file that the function is a part of.
+    /// The folder or file that contains the function.
     module: String,
 }
 
 /// The library's answers without a mutant.
 struct Trace {
-    /// For each function the cases that reach it, as indexes, in the order in which they are asked.
+    /// The cases that reach each function, as indexes, in the order in which mutants get them.
     reaching: Vec<Vec<usize>>,
 }
 
-/// The result of asking a mutant.
+/// The result of judging a mutant.
 struct Judged {
-    /// The case that is answered otherwise, and how; `None` if the mutant survives.
+    /// The case whose answer differs, and how; `None` if the mutant survives.
     noticed: Option<(usize, String)>,
     asked: usize,
 }
 
-/// Asks all mutants of the list, and prints a line of JSON for each.
+/// Judges all mutants of the list, and prints a line of JSON for each.
 pub(crate) fn run(args: &MutantsArgs) -> Result<ExitCode> {
     let suite = Suite::load(args.vectors.as_deref())?;
     let cases = cases(&suite);
@@ -117,7 +117,7 @@ impl Trace {
         Ok(Self { reaching })
     }
 
-    /// For each module the cases that reach any of its functions.
+    /// Returns, for each module, the cases that reach any of its functions.
     fn of_modules(&self, mutants: &[Mutant]) -> HashMap<String, Vec<usize>> {
         let mut found: HashMap<String, Vec<usize>> = HashMap::new();
         for mutant in mutants {
@@ -132,7 +132,7 @@ impl Trace {
     }
 }
 
-/// Starts this program as a testee that is the mutant with this number.
+/// Starts this program as a testee with the mutant of this number.
 fn start(mutant: u32) -> Result<Session> {
     let program = std::env::current_exe().map_err(Problem::failed)?;
     let program = program
@@ -143,25 +143,25 @@ fn start(mutant: u32) -> Result<Session> {
     Session::start(&shlex::try_join(words).map_err(Problem::failed)?, TIMEOUT)
 }
 
-/// A number that mixes the cases of a folder with those of others, in the same way each time.
+/// Returns a number that mixes the cases of different folders, in the same order each time.
 fn hash(id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Judges mutants, in several threads.
+/// Judges mutants in several threads.
 struct Court<'a> {
     suite: &'a Suite,
     cases: &'a [Case<'a>],
     trace: Trace,
     modules: HashMap<String, Vec<usize>>,
-    /// Cases that have noticed other mutants of a function, the last one first.
+    /// Cases that have noticed other mutants of a function, the latest first.
     known: Mutex<HashMap<usize, Vec<usize>>>,
 }
 
 impl Court<'_> {
-    /// Judges one mutant after another until there are no more.
+    /// Judges one mutant after another until the queue is empty.
     fn sit<'m>(&self, queue: &Mutex<impl Iterator<Item = &'m Mutant>>) -> Result {
         let mut workshop = Workshop::new(self.suite)?;
         let mut library = start(NO_MUTANT)?;
@@ -185,8 +185,8 @@ impl Court<'_> {
         }
     }
 
-    /// Fails unless the library itself, built with all mutants but running none, passes the case
-    /// that has noticed a mutant.
+    /// Fails unless the library, built with all mutants but running none, passes a case that has
+    /// noticed a mutant.
     fn check_library(
         &self,
         library: &mut Session,
@@ -220,11 +220,12 @@ impl Court<'_> {
         Ok(Judged { noticed, asked })
     }
 
-    /// The cases that can notice a mutant: first those that have noticed others of its function.
+    /// Returns the cases that can notice a mutant, beginning with those that have noticed others of
+    /// its function.
     fn questions(&self, mutant: &Mutant) -> Vec<usize> {
         let reaching = &self.trace.reaching[mutant.function];
-        // A process fills a `LazyLock` only once, so a function that does it is reached by the
-        // first case alone.
+        // A process fills a `LazyLock` only once, so only the first case reaches a function that
+        // does this.
         let reaching = match (reaching.len(), self.modules.get(&mutant.module)) {
             (1, Some(of_module)) => of_module,
             _ => reaching,

@@ -1,5 +1,4 @@
-//! Why the program cannot go on: its caller erred, or something is wrong with the vectors or the
-//! testee.
+//! Errors that stop the program: a wrong command line, or a problem with the vectors or the testee.
 
 use std::fmt::{self, Display};
 use std::path::Path;
@@ -10,7 +9,7 @@ pub(crate) type Result<T = (), E = Problem> = std::result::Result<T, E>;
 /// The error that stopped the program, in words.
 #[derive(Debug)]
 pub(crate) enum Problem {
-    /// The command line asks for something that makes no sense: exit code 2.
+    /// The command line makes no sense: exit code 2.
     Usage(String),
     /// Anything else: exit code 1.
     Failed(String),
@@ -25,7 +24,7 @@ impl Problem {
         Self::Failed(message.to_string())
     }
 
-    /// For `map_err`: what happened to this file.
+    /// Describes a file's error, for `map_err`.
     pub(crate) fn with_file<E: Display>(path: &Path) -> impl FnOnce(E) -> Self {
         move |error| Self::Failed(format!("{}: {error}", path.display()))
     }
@@ -40,7 +39,7 @@ impl Display for Problem {
 
 impl From<deltachain::Error> for Problem {
     fn from(error: deltachain::Error) -> Self {
-        // The alternate form has what the operating system said.
+        // The alternate form includes the operating system's message.
         Self::Failed(format!("{error:#}"))
     }
 }

@@ -1,5 +1,5 @@
-//! The testee as a process: started when it is needed, asked one line at a time, and never waited
-//! for in vain.
+//! The testee as a process: started on demand, sent one line at a time, with a timeout for each
+//! answer.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use crate::problem::{Problem, Result};
 
-/// Lines of standard error that are shown with a failure.
+/// Number of lines of standard error that are shown with a failure.
 const TAIL_LINES: usize = 12;
-/// Time limit for a process that should end, and for its last output.
+/// Timeout for the end of a process, and for its last output.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A running testee.
@@ -31,7 +31,7 @@ pub(crate) struct Process {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Line(String),
-    /// It ended, cannot be talked to, or said nothing in time; this says which.
+    /// The process ended, cannot be reached, or did not answer in time; the text says which.
     Lost(String),
 }
 
@@ -39,10 +39,10 @@ pub(crate) enum Reply {
 struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
-    /// Lines of standard output, until it is closed.
+    /// Lines of standard output, until the process closes it.
     lines: Receiver<String>,
     tail: Tail,
-    /// Closed when standard error is.
+    /// Closed when standard error is closed.
     tail_end: Receiver<()>,
 }
 
@@ -50,7 +50,7 @@ struct Running {
 type Tail = Arc<Mutex<VecDeque<String>>>;
 
 impl Process {
-    /// `command` is split as a shell would: by spaces, with quotes.
+    /// Splits `command` as a shell does: at spaces, with quotes.
     pub(crate) fn new(command: &str, timeout: Duration) -> Result<Self> {
         let mut words = shlex::split(command).unwrap_or_default().into_iter();
         let program = words
@@ -64,7 +64,7 @@ impl Process {
         })
     }
 
-    /// Whether the process must be started before it can be asked.
+    /// True if the process must be started before the next request.
     pub(crate) fn is_down(&self) -> bool {
         self.running.is_none()
     }
@@ -106,7 +106,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sends a request and waits for its answer. A process that is lost is stopped.
+    /// Sends a request and waits for its answer. A process that does not answer is stopped.
     pub(crate) fn ask(&mut self, request: &Value) -> Reply {
         let Some(running) = &mut self.running else {
             return Reply::Lost("it does not run".to_owned());
@@ -130,14 +130,13 @@ impl Process {
         }
     }
 
-    /// Stops a process that cannot be relied upon, and says why and how it ended.
+    /// Stops a process that is no longer usable; returns the reason and how it ended.
     pub(crate) fn lose(&mut self, why: String) -> Reply {
         let Some(mut running) = self.running.take() else {
             return Reply::Lost(why);
         };
         let mut message = why;
-        // A testee that closed its output is about to end by itself, and how it ends is worth
-        // knowing.
+        // A testee that has closed its output is about to exit, and its exit code is useful.
         let ended = running.ended(if message == "ended" {
             GRACE
         } else {
@@ -153,7 +152,7 @@ impl Process {
         Reply::Lost(message)
     }
 
-    /// Output on standard error since the last call.
+    /// Returns the output on standard error since the last call.
     pub(crate) fn take_tail(&mut self) -> Vec<String> {
         self.running
             .as_mut()
@@ -161,7 +160,7 @@ impl Process {
             .unwrap_or_default()
     }
 
-    /// Ends the process as the protocol says: its input ends, and then it does.
+    /// Stops the process as the protocol says: closes its input and waits for its end.
     pub(crate) fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             running.stdin = None;
@@ -177,18 +176,18 @@ impl Drop for Process {
 }
 
 impl Running {
-    /// Waits for the end of its output, which a process that ends brings about, then makes sure
-    /// that it has ended. The status, unless it had to be killed.
+    /// Waits until the output of the process ends, and kills the process if it still runs. Returns
+    /// its status, unless it was killed.
     fn ended(&mut self, grace: Duration) -> Option<String> {
         while self.lines.recv_timeout(grace).is_ok() {}
         let mut status = self.child.try_wait().ok().flatten();
         if status.is_none() && !grace.is_zero() {
-            // Its outputs are closed by its end, which others see a moment later.
+            // When a process ends, its outputs are closed a moment before its status is available.
             let _ = self.tail_end.recv_timeout(grace);
             status = self.child.try_wait().ok().flatten();
         }
         if status.is_none() {
-            // This does not change the exit code of a process that has begun to end.
+            // This does not change the exit code of a process that is already ending.
             let _ = self.child.kill();
             status = self
                 .child
@@ -200,7 +199,7 @@ impl Running {
     }
 
     fn last_words(&mut self) -> Vec<String> {
-        // A child of its own may keep standard error open.
+        // A child process of the testee may keep standard error open.
         let _ = self.tail_end.recv_timeout(GRACE);
         self.drain_tail()
     }
@@ -214,7 +213,7 @@ impl Running {
     }
 }
 
-/// Calls `each` for every line until it says no or the stream ends.
+/// Calls `each` for every line until it returns false or the stream ends.
 fn each_line(stream: Option<impl Read>, mut each: impl FnMut(String) -> bool) {
     let Some(stream) = stream else { return };
     let mut reader = BufReader::new(stream);
@@ -233,7 +232,7 @@ fn each_line(stream: Option<impl Read>, mut each: impl FnMut(String) -> bool) {
     }
 }
 
-/// A line that may be of any length, for people.
+/// Shortens a line of any length, for people.
 pub(crate) fn shortened(line: &str) -> String {
     const MOST: usize = 400;
     match line.char_indices().nth(MOST) {

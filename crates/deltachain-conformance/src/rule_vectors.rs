@@ -1,5 +1,4 @@
-//! Which vectors break which rule, and the rules that may have fewer of them than others, for a
-//! stated reason.
+//! The vectors that break each rule, and the rules that may have fewer of them, with the reasons.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,11 +9,11 @@ use crate::problem::{Problem, Result};
 use crate::spec::Spec;
 use crate::suite::Suite;
 
-/// Vectors that break a rule: one could be right by chance.
+/// Minimum number of vectors that break a rule: a single one could be refused by chance.
 pub(crate) const LEAST: usize = 2;
 const EXCEPTIONS: &str = "exceptions.json";
 
-/// The vectors that break a rule, each with the cases in which it must be refused by a rule.
+/// Returns the vectors that break a rule, each with the cases that must be refused with a rule.
 pub(crate) fn breaking<'a>(suite: &'a Suite, rule: &str) -> Vec<(&'a Vector, Vec<Case<'a>>)> {
     let naming = suite
         .index
@@ -30,7 +29,7 @@ pub(crate) fn breaking<'a>(suite: &'a Suite, rule: &str) -> Vec<(&'a Vector, Vec
     refused.filter(|(_, cases)| !cases.is_empty()).collect()
 }
 
-/// Rules that cannot have two vectors or be noticed like others, with the reason:
+/// Rules that cannot have two vectors, or whose vectors cannot notice them, with the reason:
 /// `exceptions.json`.
 #[derive(Debug)]
 pub(crate) struct Exceptions(BTreeMap<String, String>);

@@ -10,7 +10,8 @@ use crate::suite::folder_of_vectors;
 
 const FILE: &str = "rules.json";
 
-/// Writes the file, or compares it with the right content. The code says whether they are the same.
+/// Writes the file, or compares it with the expected content. The exit code says whether they are
+/// equal.
 pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode> {
     let path = args
         .vectors
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode> {
     )))
 }
 
-/// One rule per line: rules of readers in the order of the text, then rules of writers.
+/// Makes one line per rule: rules of readers in the order of the text, then rules of writers.
 fn text(spec: &Spec) -> Result<String> {
     let rules = spec
         .rules

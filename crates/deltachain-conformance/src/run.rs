@@ -1,4 +1,4 @@
-//! `run`: asks a testee all cases and reports the results.
+//! `run`: sends all cases to a testee and reports the results.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use crate::spec::Spec;
 use crate::suite::Suite;
 use crate::workshop::Workshop;
 
-/// Runs what the arguments ask for. The code says whether anything unexpected happened.
+/// Runs the selected cases. The exit code says whether anything unexpected happened.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let suite = Suite::load(args.vectors.as_deref())?;
     let all = cases(&suite);
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     if let Some(path) = &args.json {
         json::write(&report, path)?;
     }
-    // A part of the suite has no line for the list of implementations.
+    // The list of implementations has rows for whole runs only.
     let line = args
         .only
         .is_none()
@@ -92,7 +92,7 @@ fn ask_all<'a>(
     Ok(results)
 }
 
-/// For people who watch a terminal.
+/// Makes a progress bar, which is visible on a terminal.
 pub(crate) fn meter(name: &str, cases: usize) -> ProgressBar {
     let target = if io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -101,7 +101,7 @@ pub(crate) fn meter(name: &str, cases: usize) -> ProgressBar {
     };
     let bar = ProgressBar::with_draw_target(Some(cases as u64), target)
         .with_message(name.escape_debug().to_string());
-    // The template is constant and known to be good; if it were not, a plainer bar would do.
+    // The template is constant and valid; if it were not, the plain bar would do.
     if let Ok(style) =
         ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} cases, {eta} left")
     {

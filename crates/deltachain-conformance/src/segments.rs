@@ -1,5 +1,5 @@
-//! `segments`: each segment of a link as it is coded (SPEC sections 7 and 8), for people who write
-//! a reader or look for a fault in one.
+//! `segments`: shows the coding of each segment of a link (SPEC sections 7 and 8), for people who
+//! write a reader or look for an error in one.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -16,10 +16,10 @@ type Link = LinkReader<FileSource>;
 /// Maximum number of coded lanes shown for each part and context.
 const FIRST: usize = 4;
 
-/// A segment as its bytes say it.
+/// The content of a segment.
 #[derive(Debug)]
 struct SegmentView<'a> {
-    /// Where it stands in the file.
+    /// Position in the file.
     offset: u64,
     entry: SegmentEntry,
     table: Table,
@@ -37,7 +37,7 @@ struct PartView<'a> {
     runs: Vec<Run>,
 }
 
-/// The lanes of one context that a part codes.
+/// The coded lanes of a part in one context.
 #[derive(Debug)]
 struct Run {
     coded: usize,
@@ -109,12 +109,12 @@ fn read_segment(link: &Link, number: usize, offset: u64) -> deltachain::Result<S
 }
 
 impl SegmentView<'_> {
-    /// The lane's number in its tensor, if that can be known without the base.
+    /// Returns the lane's number in its tensor, if it is known without the base.
     fn lane(&self, part: &PartView<'_>, rank: u64) -> Option<u64> {
         (self.table.contexts == 1).then_some(part.begin + rank)
     }
 
-    /// The signed difference, if values are relative.
+    /// Returns the signed difference, if values are relative.
     fn difference(&self, value: u64) -> Option<i64> {
         let unused = 64 - 8 * self.entry.coding.lane_bytes;
         self.entry
@@ -123,7 +123,7 @@ impl SegmentView<'_> {
             .then_some((value << unused).cast_signed() >> unused)
     }
 
-    /// The new lane.
+    /// Formats the new lane.
     fn bits(&self, value: u64) -> String {
         format!(
             "{value:0digits$X}",

@@ -1,4 +1,4 @@
-//! The conversation with a testee: what it claims to support, and the answers that it gives.
+//! The conversation with a testee: the features that it claims, and its answers.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::problem::{Problem, Result};
 use crate::process::{Process, Reply, shortened};
 use crate::workshop::Workshop;
 
-/// The one version of the protocol that this program speaks.
+/// The only version of the protocol that this program speaks.
 pub(crate) const PROTOCOL: u64 = 2;
 /// The operations that a testee may support.
 const OPERATIONS: [&str; 10] = [
@@ -28,10 +28,10 @@ const OPERATIONS: [&str; 10] = [
     "replay-in-place",
 ];
 
-/// The profile of readers that leave out what SPEC section 14 allows a minimal chain reader.
+/// The profile of readers that omit what SPEC section 14 allows a minimal chain reader to omit.
 const MINIMAL: &str = "minimal-chain";
 
-/// A testee that has introduced itself.
+/// A testee that has said hello.
 #[derive(Debug)]
 pub(crate) struct Session {
     process: Process,
@@ -45,21 +45,21 @@ struct Hello {
     protocol: u64,
     operations: Vec<String>,
     without: Vec<String>,
-    /// The additions to version 1.0 that it reads.
+    /// The additions to version 1.0 that the testee supports.
     #[serde(default)]
     additions: Vec<String>,
     profile: Option<String>,
-    /// True if its answer to `plan` has the routes.
+    /// True if its answers to `plan` include the routes.
     #[serde(default)]
     routes: bool,
 }
 
-/// Why a testee is not asked a case.
+/// Reason for not sending a case to a testee.
 #[derive(Debug)]
 pub(crate) enum Unasked {
-    /// It need not be able to answer.
+    /// The testee's profile or additions do not require an answer.
     ByProfile(String),
-    /// It says that it cannot.
+    /// The testee says that it cannot answer.
     Unable(String),
 }
 
@@ -73,19 +73,20 @@ pub(crate) struct Asked {
 }
 
 impl Session {
-    /// Starts the testee and asks what it can do.
+    /// Starts the testee and asks for its features.
     pub(crate) fn start(command: &str, timeout: Duration) -> Result<Self> {
         let mut process = Process::new(command, timeout)?;
         let hello = greet(&mut process)?;
         Ok(Self { process, hello })
     }
 
-    /// Name and version, as the testee gives them.
+    /// Returns name and version, as the testee gives them.
     pub(crate) fn name(&self) -> &str {
         &self.hello.testee
     }
 
-    /// The versions of SPEC.md that it is tested for: `1.0 and signatures`.
+    /// Returns the versions of SPEC.md for which the testee is tested, such as
+    /// `1.0 and signatures`.
     pub(crate) fn format(&self) -> String {
         let known: Vec<&str> = ADDITIONS
             .into_iter()
@@ -98,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Why the testee is not to be asked this, if so.
+    /// Returns the reason for not sending this case to the testee, if there is one.
     pub(crate) fn unsupported(&self, case: &Case<'_>) -> Option<Unasked> {
         let features = &case.vector.features;
         if self.is_minimal()
@@ -113,8 +114,8 @@ impl Session {
         let is_left_out = |feature: &&String| {
             ADDITIONS.contains(&feature.as_str()) && !self.hello.additions.contains(feature)
         };
-        // A reader without an addition ignores its bytes in a link or beside it, and answers as
-        // before.
+        // A reader that does not know an addition ignores its bytes in a link or beside it, and
+        // answers as before.
         let is_of_any = |addition: &String| match case.operation {
             Operation::Check | Operation::Apply | Operation::Patches => true,
             Operation::Plan | Operation::Replay => addition == IN_PLACE,
@@ -158,7 +159,7 @@ impl Session {
         terms
     }
 
-    /// Asks a case and judges the answer. A testee that was lost before is started again.
+    /// Sends a case and judges the answer. Restarts a testee that was lost before.
     pub(crate) fn ask(&mut self, case: &Case<'_>, workshop: &mut Workshop<'_>) -> Result<Asked> {
         if self.process.is_down() && greet(&mut self.process)? != self.hello {
             return Err(Problem::failed(
@@ -175,7 +176,7 @@ impl Session {
         };
         let stderr = self.process.take_tail();
         if matches!(&reply, Reply::Line(line) if !answers(case, line)) {
-            // It is out of step: its next line might belong to this case, too.
+            // The testee is out of step: its next line might belong to this case, too.
             self.process.stop();
         }
         Ok(Asked {

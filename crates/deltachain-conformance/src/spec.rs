@@ -1,9 +1,9 @@
-//! Parses SPEC.md and its additions: their sections, and their rules, each with the section that
+//! Parses SPEC.md and its additions: their sections and rules, each rule with the section that
 //! defines it and the steps in which readers check it.
 
 use serde::Serialize;
 
-/// The texts that this program was built with, one after another.
+/// The texts with which this program was built, one after another.
 const TEXT: &str = concat!(
     include_str!("../../../SPEC.md"),
     "\n",
@@ -16,21 +16,21 @@ const TEXT: &str = concat!(
     include_str!("../../../spec/worked-files.md")
 );
 
-/// The words that rules have instead of a class if no file can break them: those for writers, and
-/// those for what readers do.
+/// The words that rules have instead of a class if no file can break them: for the rules of
+/// writers, and for the conduct of readers.
 const NOT_CLASSES: [&str; 2] = ["writer", "conduct"];
 
-/// The section that orders the steps of readers of links, which is part 1 of the text.
+/// The section with the order of steps for readers of links, in part 1 of the text.
 const OF_LINKS: &str = "10";
-/// The same for readers of chains, part 2.
+/// The section with the order of steps for readers of chains, in part 2.
 const OF_CHAINS: &str = "19";
 const SECTIONS_OF_CHAINS: [&str; 6] = ["17", "18", "19", "20", "21", "22"];
 
-/// A text beside SPEC.md, which has one section.
+/// A text besides SPEC.md, which has one section.
 struct Addition {
     section: &'static str,
     name: &'static str,
-    /// The section of it that orders the steps of its readers.
+    /// Its section with the order of steps for readers.
     order: &'static str,
 }
 
@@ -52,7 +52,7 @@ const ADDITIONS: [Addition; 3] = [
     },
 ];
 
-/// Rules that steps describe in words, without naming them: prefixes of their ids.
+/// Rules that steps describe in words instead of naming them: prefixes of their ids.
 const IN_WORDS: [(&str, &[&str]); 5] = [
     ("index fields", &["R-INT-"]),
     ("its fields", &["R-INT-01", "R-INT-02", "R-INT-03"]),
@@ -60,7 +60,7 @@ const IN_WORDS: [(&str, &[&str]); 5] = [
     ("the stream", &["R-STR-02", "R-STR-03"]),
     ("checked as a document", &["R-LIM-05", "R-DOC-", "R-LIM-07"]),
 ];
-/// The sections of the rules that words mean, except rules that some step names.
+/// Sections whose rules are meant by these words, except for rules that a step names.
 const FIELDS: [(&str, &[&str]); 2] = [
     ("index fields", &["6", "6.1", "6.2"]),
     ("its fields", &["7.1"]),
@@ -69,7 +69,7 @@ const FIELDS: [(&str, &[&str]); 2] = [
 /// The sections and rules of a specification.
 #[derive(Debug)]
 pub(crate) struct Spec {
-    /// Number and title, `6.1` and `Segment entry`.
+    /// Number and title of each section, such as `6.1` and `Segment entry`.
     sections: Vec<(String, String)>,
     /// The rules that readers check, in the order of the text.
     pub(crate) rules: Vec<SpecRule>,
@@ -82,12 +82,12 @@ pub(crate) struct SpecRule {
     pub(crate) id: String,
     /// The error class, `writer` or `conduct`.
     class: String,
-    /// Number of the section that defines it.
+    /// Number of the section that defines the rule.
     pub(crate) section: String,
-    /// The steps in which readers check it: of section 10, of section 19 for the rules of part 2,
-    /// and for the rules of an addition, of its section about order.
+    /// The steps in which readers check the rule: of section 10, of section 19 for the rules of
+    /// part 2, and for the rules of an addition, of its section about the order.
     steps: Vec<String>,
-    /// Its demand, in one line.
+    /// The requirement, in one line.
     text: String,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct SpecRule {
 #[derive(Debug, Default)]
 struct Block {
     section: String,
-    /// Numbers of the items that it belongs to: `8.3` for the third below the eighth.
+    /// Numbers of the items that contain it: `8.3` for the third below the eighth.
     step: String,
     text: String,
 }
@@ -124,7 +124,7 @@ impl Spec {
         }
     }
 
-    /// `SPEC.md section 6.1 (Segment entry)`.
+    /// Describes a section: `SPEC.md section 6.1 (Segment entry)`.
     pub(crate) fn describe(&self, section: &str) -> String {
         let text = addition(section).map_or("SPEC.md", |addition| addition.name);
         match self.title(section) {
@@ -141,18 +141,18 @@ impl Spec {
     }
 }
 
-/// The text beside SPEC.md that has a section, if it is not SPEC.md.
+/// Returns the addition that has this section, if it is not in SPEC.md.
 fn addition(section: &str) -> Option<&'static Addition> {
     ADDITIONS
         .iter()
         .find(|addition| section.split('.').next() == Some(addition.section))
 }
 
-/// The sections of a text, and its paragraphs and items.
+/// Divides a text into its sections, and its paragraphs and items.
 fn divide(text: &str) -> (Vec<(String, String)>, Vec<Block>) {
     let mut sections: Vec<(String, String)> = Vec::new();
     let mut blocks: Vec<Block> = Vec::new();
-    // The items that are open: how far each is indented, and its number if it has one.
+    // The open items: the indentation of each, and its number if it has one.
     let mut items: Vec<(usize, Option<&str>)> = Vec::new();
     let mut is_open = false;
     let mut in_code = false;
@@ -197,13 +197,13 @@ fn divide(text: &str) -> (Vec<(String, String)>, Vec<Block>) {
     (sections, blocks)
 }
 
-/// The number of an item of a numbered list.
+/// Returns the number of an item of a numbered list.
 fn numbered(words: &str) -> Option<&str> {
     let (number, _) = words.split_once(". ")?;
     (!number.is_empty() && number.chars().all(|c| c.is_ascii_digit())).then_some(number)
 }
 
-/// The rules that a block defines: `**R-IDX-05** (MALFORMED)`. A mere mention has no class.
+/// Returns the rules that a block defines: `**R-IDX-05** (MALFORMED)`. A mere mention has no class.
 fn defined_in(block: &Block) -> Vec<SpecRule> {
     let text = block.text.as_str();
     let mut rules = Vec::new();
@@ -222,7 +222,7 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
         {
             continue;
         }
-        // A definition is at the beginning of the sentences that demand something, or at their end.
+        // A definition is before the sentences with its requirement, or after them.
         let before = text[..start].trim_start_matches("- ");
         let demands = if before.is_empty() || before.ends_with(". ") {
             demand_after(rest)
@@ -240,7 +240,7 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
     rules
 }
 
-/// The sentences until the last one that demands or allows something.
+/// Returns the sentences up to the last one with MUST, SHOULD or MAY.
 fn demand_after(text: &str) -> String {
     let mut end = 0;
     let mut read = 0;
@@ -256,7 +256,7 @@ fn demand_after(text: &str) -> String {
     text[..if end == 0 { read } else { end }].trim().to_owned()
 }
 
-/// The text before a definition at its end, without the definitions in it.
+/// Returns the text before a definition at its end, without the definitions in it.
 fn demand_before(text: &str) -> String {
     let text = text.trim_end().trim_end_matches(':');
     let start = ["; ", ". "]
@@ -266,7 +266,7 @@ fn demand_before(text: &str) -> String {
         .map_or(0, |place| place + 2);
     let mut demand = String::new();
     for (place, part) in text[start..].split("**").enumerate() {
-        // The text between the asterisks is an id; its class follows.
+        // The text between the asterisks is an id, and its class follows.
         if place == 0 {
             demand.push_str(part.trim_end_matches([':', ' ']));
         } else if place % 2 == 0 {
@@ -278,7 +278,7 @@ fn demand_before(text: &str) -> String {
     format!("{}{}.", demand[..first].to_uppercase(), &demand[first..])
 }
 
-/// The steps that name a rule, or mean it.
+/// Returns the steps that name a rule, or describe it in words.
 fn steps(rule: &SpecRule, blocks: &[Block]) -> Vec<String> {
     let order = match (addition(&rule.section), rule.section.as_str()) {
         (Some(addition), _) => addition.order,
@@ -416,7 +416,8 @@ R-AAA-04 is last.
                 .collect();
             assert_eq!(known.len(), 1, "{}", rule.id);
             assert_eq!(known[0].class, rule.class.name(), "{}", rule.id);
-            // Sequences of links and limits of whole segments stand beside the steps.
+            // The rules about sequences of links and the limits of whole segments belong to no
+            // step.
             assert!(
                 !known[0].steps.is_empty() || rule.id == "R-APP-06",
                 "{} is in no step",

@@ -1,4 +1,4 @@
-//! The folder of the vectors: found, read and verified before anything in it is used.
+//! The folder of the vectors: located, read and verified before any of it is used.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use crate::index::{ADDITIONS, Base, Expect, Expected, FEATURES, FORMAT, Index, K
 use crate::problem::{Problem, Result};
 
 const INDEX: &str = "index.json";
-/// No longer file is made of a short one.
+/// Maximum length of a file that is made from a short one.
 const MOST_GROWN: u64 = 1 << 28;
 
-/// The vectors, all of whose files are there and have the SHA-256 that the index names.
+/// The vectors; all of their files exist and have the SHA-256 that the index names.
 #[derive(Debug)]
 pub(crate) struct Suite {
     root: PathBuf,
@@ -22,8 +22,8 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Reads the folder, or the one that this program lies in (a bundle), or the nearest
-    /// `conformance` folder in the current directory and those above it.
+    /// Reads the vectors from `folder`, from the folder of this program (in a bundle), or from the
+    /// nearest `conformance` folder in the current directory or above.
     pub(crate) fn load(folder: Option<&Path>) -> Result<Self> {
         let root = folder.map_or_else(folder_of_vectors, |folder| Ok(folder.to_owned()))?;
         let root = root.canonicalize().map_err(Problem::with_file(&root))?;
@@ -36,7 +36,7 @@ impl Suite {
         Ok(suite)
     }
 
-    /// The path of a file that the index names.
+    /// Returns the path of a file that the index names.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -45,7 +45,8 @@ impl Suite {
         self.index.vectors.iter().find(|vector| vector.id == id)
     }
 
-    /// Checks that the schema cannot make: names refer to something, and needed members exist.
+    /// Makes the checks that the schema cannot make: names refer to something, and required members
+    /// exist.
     fn check(&self) -> Result<(), String> {
         if self.index.format != FORMAT {
             return Err(format!(
@@ -203,7 +204,7 @@ fn sha256(bytes: &[u8]) -> String {
         })
 }
 
-/// The nearest `conformance` folder with an index.
+/// Finds the nearest `conformance` folder with an index.
 pub(crate) fn folder_of_vectors() -> Result<PathBuf> {
     let here = std::env::current_dir().map_err(Problem::failed)?;
     let program = std::env::current_exe().ok();
@@ -212,7 +213,14 @@ pub(crate) fn folder_of_vectors() -> Result<PathBuf> {
         .and_then(Path::parent)
         .map(Path::to_owned);
     let folders = here.ancestors().map(|folder| folder.join("conformance"));
-    bundle.into_iter().chain(folders).find(|folder| folder.join(INDEX).is_file()).ok_or_else(|| {
-        Problem::usage("there is no index.json beside this program, nor conformance/index.json here or above: name its folder with --vectors")
-    })
+    bundle
+        .into_iter()
+        .chain(folders)
+        .find(|folder| folder.join(INDEX).is_file())
+        .ok_or_else(|| {
+            Problem::usage(
+                "there is no index.json beside this program, nor conformance/index.json \
+                        here or above: name its folder with --vectors",
+            )
+        })
 }

@@ -1,8 +1,8 @@
-//! Tables of text: columns as wide as their content.
+//! Tables of text, with columns as wide as their content.
 
 use anstyle::Style;
 
-/// Which side of a column its cells lean to.
+/// Alignment of the cells of a column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Align {
     Left,

@@ -1,10 +1,11 @@
-//! Links taken in place, as readers do it.
+//! Applies links in place, as readers do.
 
 use deltachain::memory::{Alone, Changes, LentState};
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Replay, Result, Source};
 
-/// The content of memory with the base after links were taken in place. No whole piece is built.
+/// Returns the content of memory that held the base, after links were applied in place. No whole
+/// piece is built.
 pub(crate) fn taken(replay: &Replay<'_, impl Source>, base: &dyn State) -> Result<MemoryState> {
     let mut own: Vec<(TensorInfo, Vec<u8>)> = MemoryState::copy_of(base)?.into_tensors().collect();
     let mut lent = LentState::new(

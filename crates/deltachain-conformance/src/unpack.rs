@@ -1,4 +1,4 @@
-//! Chains: a plain tar archive becomes a folder.
+//! Unpacks chains from plain tar archives into folders.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,13 +6,13 @@ use std::path::{Component, Path};
 
 use crate::problem::{Problem, Result};
 
-/// Unpacks `archive`, which holds files, folders and symbolic links with plain relative names only,
-/// into the new folder `out`. Nothing gets out of it.
+/// Unpacks `archive` into the new folder `out`. Refuses entries other than files, folders and
+/// symbolic links with plain relative names, so nothing is written outside of `out`.
 pub(crate) fn unpack(archive: &Path, out: &Path) -> Result {
     fs::create_dir(out).map_err(Problem::with_file(out))?;
     let file = File::open(archive).map_err(Problem::with_file(archive))?;
     let mut entries = tar::Archive::new(file);
-    // They are made last, so that no entry is written through one.
+    // Links are made last, so that no entry is written through one.
     let mut links = Vec::new();
     for entry in entries.entries().map_err(Problem::with_file(archive))? {
         let mut entry = entry.map_err(Problem::with_file(archive))?;
@@ -60,10 +60,10 @@ pub(crate) fn unpack(archive: &Path, out: &Path) -> Result {
     Ok(())
 }
 
-/// Whether the target of the symbolic link `name` is relative, and in the folder that everything is
-/// unpacked into.
+/// True if the target of the symbolic link `name` is relative, and inside the folder of the
+/// archive.
 fn stays_inside(name: &Path, target: &Path) -> bool {
-    // A `..` after a name could lead out: the name may be that of a link.
+    // A `..` after a name could lead out, because the name may be a link.
     let is_up = |part: &Component<'_>| matches!(part, Component::ParentDir);
     let ups = target.components().take_while(is_up).count();
     let mut rest = target.components().skip(ups).peekable();

@@ -1,5 +1,5 @@
-//! A temporary folder with what testees are given and what they make: states made from rules,
-//! unpacked chains, outputs.
+//! A temporary folder for the inputs and outputs of testees: states made from rules, unpacked
+//! chains, outputs.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::problem::{Problem, Result};
 use crate::suite::Suite;
 use crate::unpack::unpack;
 
-/// Makes requests. What is made for one is kept for others.
+/// Makes requests. Files that are made for one request are kept for others.
 #[derive(Debug)]
 pub(crate) struct Workshop<'a> {
     suite: &'a Suite,
@@ -28,15 +28,15 @@ pub(crate) struct Workshop<'a> {
     digests: HashMap<PathBuf, Digest>,
     /// Paths of the unpacked chains.
     chains: HashMap<String, PathBuf>,
-    /// Paths of files that were made of shorter ones, by the id of the vector.
+    /// Paths of files that were made from shorter ones, by the id of the vector.
     grown: HashMap<String, PathBuf>,
 }
 
-/// A request, and where its output will be.
+/// A request, and the path of its output.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) json: Value,
-    /// Nothing is there yet, and never will be by operations that have no output.
+    /// Nothing exists there yet; operations without an output leave it so.
     pub(crate) output: PathBuf,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Workshop<'a> {
         })
     }
 
-    /// The safetensors file of a state.
+    /// Returns the safetensors file of a state.
     pub(crate) fn state(&mut self, name: &str) -> Result<PathBuf> {
         if let Some(known) = self.states.get(name) {
             return Ok(known.clone());
@@ -77,7 +77,7 @@ impl<'a> Workshop<'a> {
         Ok(path)
     }
 
-    /// The digest of a state.
+    /// Returns the digest of a state.
     pub(crate) fn digest(&mut self, name: &str) -> Result<Digest> {
         let path = self.state(name)?;
         if let Some(&known) = self.digests.get(&path) {
@@ -88,7 +88,7 @@ impl<'a> Workshop<'a> {
         Ok(digest)
     }
 
-    /// The file that a vector is about.
+    /// Returns the file of a vector.
     fn file(&mut self, vector: &Vector) -> Result<PathBuf> {
         let path = self.suite.path(&vector.file);
         let Some(grown) = vector.grown else {
@@ -119,7 +119,7 @@ impl<'a> Workshop<'a> {
         Ok(path)
     }
 
-    /// The request for a case. Removes the output of the request before.
+    /// Makes the request for a case. Removes the output of the previous request.
     pub(crate) fn request(&mut self, case: &Case<'_>) -> Result<Request> {
         let folder = self.folder.path().join("output");
         if folder.exists() {
@@ -206,7 +206,7 @@ impl<'a> Workshop<'a> {
         let output = folder.join(name.unwrap_or("nothing"));
         members["case"] = json!(case.id);
         members["operation"] = json!(case.operation.name());
-        // Only where it matters: most readers do not know it.
+        // Only where it matters, because most readers do not know this member.
         if let (Some(trust), Operation::Plan | Operation::Replay) = (&vector.trust, case.operation)
         {
             members["trust"] = json!(trust);
@@ -220,7 +220,7 @@ impl<'a> Workshop<'a> {
         })
     }
 
-    /// The base of a link as requests name it: a path, or null for the empty state.
+    /// Returns the base of a link for requests: a path, or null for the empty state.
     fn base(&mut self, vector: &Vector) -> Result<Option<String>> {
         vector
             .base
@@ -230,7 +230,7 @@ impl<'a> Workshop<'a> {
     }
 }
 
-/// Makes a long file of a short one.
+/// Makes a long file from a short one.
 fn grow(from: &Path, Grown { at, length }: Grown, to: &Path) -> io::Result<()> {
     let mut bytes = fs::read(from)?;
     let more = length.saturating_sub(bytes.len() as u64);
@@ -245,12 +245,12 @@ fn grow(from: &Path, Grown { at, length }: Grown, to: &Path) -> io::Result<()> {
     out.write_all(&after)
 }
 
-/// The version that the reader has, as `plan` names it.
+/// Describes the held version for `plan`.
 fn held(held: &Held) -> Value {
     json!({ "version": held.version, "commit": held.commit, "chain": held.chain })
 }
 
-/// A path as requests hold it.
+/// Returns a path as text for requests.
 fn text(path: &Path) -> Result<String> {
     path.to_str()
         .map(str::to_owned)

@@ -1,5 +1,6 @@
-//! The reference library stays below the allocation ceilings that resource vectors state, whatever
-//! they declare. Measured with a counting allocator, hence a program of its own with a single test.
+//! Checks that the reference library stays below the allocation ceilings that resource vectors
+//! state, whatever they declare. A counting allocator measures this, so this is a program of its
+//! own with a single test.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Engines: how a server is asked what it has, and brought to a version.
+//! Engines: the requests that find out a server's version and load another one.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -13,21 +13,19 @@ use serde_json::Value;
 use crate::fit::Fit;
 use crate::server::Server;
 
-/// The pause between two questions whether a server has prepared a version.
+/// Pause between two requests that ask whether a server has prepared a version.
 pub(crate) const READY_POLL: Duration = Duration::from_millis(100);
 
-/// An inference engine: which requests bring its servers to a version.
+/// An inference engine: the requests that load a version into its servers.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) client: Box<dyn Client>,
-    /// Whether a server refuses requests while it is brought to a version, instead of letting them
-    /// wait.
+    /// True if a server refuses requests during an update, instead of letting them wait.
     pub(crate) refuses: bool,
 }
 
 impl Engine {
-    /// Whether a server downloads the chain of its own configuration; nothing if it does not
-    /// answer.
+    /// True if a server downloads the chain of its own configuration; `None` if it does not answer.
     pub fn downloads(&self, server: &Server) -> Option<bool> {
         self.client.downloads(server)
     }
@@ -37,17 +35,17 @@ impl Engine {
 /// `wait` or `abort`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pause {
-    /// They stand still, and go on with the new version: one answer is made of two versions.
+    /// They are paused, and continue with the new version: one answer comes from two versions.
     #[default]
     Keep,
-    /// They end first.
+    /// They complete before the update.
     Wait,
-    /// They end at once, with what they have.
+    /// They end at once, with the tokens so far.
     Abort,
 }
 
 impl Pause {
-    /// The name of this treatment for users and servers.
+    /// Returns the name of this treatment for users and servers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Keep => "keep",
@@ -68,28 +66,28 @@ impl FromStr for Pause {
     }
 }
 
-/// A version that servers shall have. Its files are on this machine, and proven; or the servers
+/// A version that servers should have. Its files are verified and on this machine, or the servers
 /// download it themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub(crate) version: Version,
-    /// Digest of the commit, 64 hexadecimal digits: what tells two versions of the same number
-    /// apart.
+    /// Digest of the commit, 64 hexadecimal digits. It distinguishes two versions with the same
+    /// number.
     pub(crate) commit: String,
-    /// The directory of just this version, as an absolute path.
+    /// The directory of this version alone, as an absolute path.
     pub(crate) directory: String,
 }
 
 impl Target {
-    /// The version with this number, these digests of its state and its commit, 64 hexadecimal
-    /// digits each, and its files in this directory.
+    /// Makes a target from a version number, the digests of its state and its commit (64
+    /// hexadecimal digits each), and the directory of its files.
     ///
     /// # Errors
-    /// IO if the directory is not there; USAGE if its name cannot be told to a server.
+    /// IO if the directory does not exist; USAGE if its name cannot be sent to a server.
     pub fn new(version: u64, state: String, commit: String, directory: &Path) -> Result<Self> {
         let resolved = directory.canonicalize();
         let resolved =
-            resolved.map_err(|error| Error::io("looking for", error).in_file(directory))?;
+            resolved.map_err(|error| Error::io("resolving the path", error).in_file(directory))?;
         Ok(Self {
             version: Version {
                 number: version,
@@ -101,10 +99,10 @@ impl Target {
     }
 }
 
-/// A path as servers can be given it.
+/// Converts a path to text, as servers get it.
 ///
 /// # Errors
-/// USAGE if it is not UTF-8.
+/// USAGE if the path is not UTF-8.
 pub fn as_text(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| {
@@ -112,43 +110,44 @@ pub fn as_text(path: &Path) -> Result<String> {
     })
 }
 
-/// The requests that bring a server to a version, and look at what it has.
+/// The requests that load a version into a server and find out its condition.
 pub(crate) trait Client: Debug + Send + Sync {
-    /// Finds out which version the server has, by cheap requests that change nothing. `known` is
-    /// the last version that this process brought it to, for engines that only repeat the version
+    /// Finds out which version the server has, with cheap requests that change nothing. `known` is
+    /// the last version that this process loaded into it, for engines that only repeat the version
     /// that they were given.
     ///
     /// # Errors
-    /// IO if it does not answer, or not as this engine does, or belongs to somebody else.
+    /// IO if the server does not answer, answers unlike this engine, or is updated by another
+    /// process.
     fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look>;
 
-    /// Whether the server says that it has one of these versions, by one question that costs it
-    /// almost nothing. A server that has been started again does not. While it is being changed, it
-    /// may say so, or be too busy to answer.
+    /// True if the server says that it has one of these versions, in answer to one request that
+    /// costs it almost nothing. A restarted server does not say so. During an update it may, or be
+    /// too busy to answer.
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool;
 
-    /// Whether the server can load this version without waiting for it, or waiting would not help.
-    /// One that downloads versions itself prepares them while it serves.
+    /// Asks whether the server can load this version without delay. A server that downloads
+    /// versions itself prepares them while it serves.
     ///
     /// # Errors
-    /// IO if it does not answer, or the version does not fit its model.
+    /// IO if the server does not answer, or the version does not fit its model.
     fn preparation(&self, _server: &Server, _version: u64) -> Result<Preparation> {
         Ok(Preparation::Done)
     }
 
-    /// Whether the version fits the server's model, before anything is changed there.
+    /// Compares the version with the server's model, before anything is changed there.
     ///
     /// # Errors
-    /// IO if it does not answer, or the version is not to be sent without a comparison.
+    /// IO if the server does not answer, or the version must not be sent without a comparison.
     fn compare(&self, _server: &Server, _target: &Target) -> Result<Fit> {
         Ok(Fit::Fits)
     }
 
-    /// Brings the server to this version. `before` is what a look has just seen there. Gives how
-    /// long it stood still, if it did.
+    /// Loads this version into the server. `before` is its condition at the last poll. Returns the
+    /// length of the pause, if there was one.
     ///
     /// # Errors
-    /// IO, and what the server has then.
+    /// IO, and the condition of the server after the failure.
     fn bring(
         &self,
         server: &Server,
@@ -156,25 +155,25 @@ pub(crate) trait Client: Debug + Send + Sync {
         before: Option<&Condition>,
     ) -> Result<Option<Duration>, Failure>;
 
-    /// Whether the server downloads versions itself; nothing if it does not answer.
+    /// True if the server downloads versions itself; `None` if it does not answer.
     fn downloads(&self, _server: &Server) -> Option<bool> {
         Some(false)
     }
 
-    /// Called when following ends and the server is not polled any more.
+    /// Called when following ends and the server is no longer polled.
     fn leave(&self, _server: &Server) {}
 }
 
-/// Whether a server can load a version without waiting for it.
+/// Readiness of a server to load a version.
 #[derive(Debug)]
 pub(crate) enum Preparation {
-    /// It can, or waiting would not help.
+    /// The server can load the version without delay, or waiting would not help.
     Done,
-    /// Not yet; and what has failed there.
+    /// The version is not ready yet; with the error if preparing it has failed.
     Waits(Option<String>),
 }
 
-/// A version: its number, and the state digest.
+/// A version: its number and its state digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) number: u64,
@@ -182,12 +181,12 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The name by which a server says that it has this version: `12@9417bf72d3e1`.
+    /// Returns the name by which a server says that it has this version: `12@9417bf72d3e1`.
     pub(crate) fn name(&self) -> String {
         version_name(self.number, &self.state)
     }
 
-    /// The condition of a server that serves it.
+    /// Returns the condition of a server that serves this version.
     pub(crate) fn served(&self) -> Condition {
         Condition {
             model: Model::Version(self.clone()),
@@ -196,17 +195,17 @@ impl Version {
     }
 }
 
-/// The result of a look at a server.
+/// Result of polling a server.
 #[derive(Debug)]
 pub(crate) enum Look {
-    /// It serves the version that is wanted, and says so.
+    /// The server serves the wanted version, and says so.
     Wanted,
-    /// Its condition, as its workers report it; if they cannot be asked, the version that it is
-    /// known to have and still names. Nothing if that is not known.
+    /// The server's condition, as its workers report it; if they cannot be asked, with the version
+    /// that this process knows and the server still names. `None` if it is unknown.
     Other(Option<Condition>),
 }
 
-/// The condition of a server: the model that it has, and whether it is paused.
+/// The condition of a server: its model, and whether it is paused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Condition {
     pub(crate) model: Model,
@@ -214,7 +213,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// It has been paused, and not told to go on.
+    /// A server that was paused for an update and not resumed.
     pub(crate) const TORN: Self = Self {
         model: Model::Torn,
         is_paused: true,
@@ -226,28 +225,28 @@ impl Condition {
 pub(crate) enum Model {
     /// A version.
     Version(Version),
-    /// A whole model that is not a version of the chain, or that the server names otherwise, so
-    /// that its version is unknown.
+    /// A whole model that is not a version of the chain, or whose version is unknown because the
+    /// server calls it something else.
     Other,
-    /// It may be made of parts of two versions.
+    /// A model that may consist of parts of two versions.
     Torn,
 }
 
-/// Why something was not done with a server.
+/// Failure of an operation on a server.
 #[derive(Debug)]
 pub struct Failure {
-    /// Why, and which server.
+    /// The error, which names the server.
     pub error: Error,
-    /// It was not there in time.
+    /// True if the server did not answer in time.
     pub is_late: bool,
-    /// The condition of the server now; nothing if it goes on with what it had.
+    /// The condition of the server now; `None` if it continues with its previous model.
     pub(crate) left: Option<Condition>,
-    /// For how long another process updates it.
+    /// Remaining time of another process's claim on the server.
     pub(crate) lease: Option<Duration>,
 }
 
 impl Failure {
-    /// It stays paused: it may hold parts of two versions, or was not told to go on.
+    /// True if the server stays paused: it may hold parts of two versions, or was not resumed.
     pub fn stays_paused(&self) -> bool {
         self.left.as_ref().is_some_and(|left| left.is_paused)
     }
@@ -264,12 +263,12 @@ impl From<Error> for Failure {
     }
 }
 
-/// The value, also if a thread that had it has panicked.
+/// Locks a mutex, even if a thread that held it has panicked.
 pub(crate) fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A text in an answer of a server.
+/// Returns a text in a server's answer; empty if it is missing.
 pub(crate) fn text<'a>(answer: &'a Value, key: &str) -> &'a str {
     answer[key].as_str().unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Whether a version fits a server, by the files of the model that it has: known before it is
-//! paused.
+//! Checks whether a version fits a server, with the files of the server's model: before the server
+//! is paused.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use deltachain::tensor::{State, TensorInfo};
 
 use crate::server::Server;
 
-/// The layer that computes logits: files leave it out where it is the embedding, too.
+/// The layer that computes logits: files leave it out if it shares its weights with the embedding.
 const TIED: &str = "lm_head.weight";
 
 /// The shape of each tensor, by name.
 pub type Shapes = BTreeMap<String, Vec<u64>>;
 
-/// Why a version does not fit a server whose model has been read from this directory, or by this
-/// name of the hub: tensors that only one of them has, or of other shapes. Nothing if it fits, or
-/// if that cannot be known: the files are not on this machine. Dtypes may differ: servers convert.
+/// Explains why a version does not fit a server that has read its model from this directory, or by
+/// this name of the hub: tensors that only one of them has, or that have other shapes. `None` if it
+/// fits, or if the model's files are not on this machine. Dtypes may differ: servers convert them.
 pub fn misfit(model: &Path, version: &Shapes) -> Option<String> {
     difference(&model_shapes(model)?, version)
 }
 
-/// The shapes of a server's model, if its files are on this machine.
+/// Reads the shapes of a server's model, if its files are on this machine.
 fn model_shapes(model: &Path) -> Option<Shapes> {
     shapes(model).or_else(|| shapes(&snapshot(model, &hub_cache()?)?))
 }
 
-/// The first tensor that only one of two models has, or that has another shape, in words.
+/// Describes the first tensor that only one of two models has, or that has another shape.
 fn difference(has: &Shapes, version: &Shapes) -> Option<String> {
     let mut names = has
         .keys()
@@ -45,22 +45,22 @@ fn difference(has: &Shapes, version: &Shapes) -> Option<String> {
     })
 }
 
-/// Whether a version fits a server, as far as files on this machine tell.
+/// Result of comparing a version with a server's model, as far as files on this machine allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It has the same tensors, or the engine needs no comparison here.
+    /// Both have the same tensors, or the engine needs no comparison here.
     Fits,
-    /// It does not fit, for this reason.
+    /// The version does not fit, for this reason.
     Misfit(String),
-    /// Nothing can be compared, for this reason.
+    /// A comparison is impossible, for this reason.
     Unknown(String),
 }
 
-/// Compares the version in a directory with the model of a server that says where it has read that
-/// from: an absolute path, or a name of the hub. Only the server can find another path.
+/// Compares the version in a directory with the model of a server, which says where it read its
+/// model: an absolute path, or a name of the hub. Only the server can resolve other paths.
 pub(crate) fn compare(model: &str, version: &str) -> Fit {
     if model.is_empty() {
-        return Fit::Unknown("it does not say where it has read its model".to_owned());
+        return Fit::Unknown("it does not report where it read its model".to_owned());
     }
     let path = Path::new(model);
     if !path.is_absolute() && hub_folder(path).is_none() {
@@ -80,7 +80,7 @@ pub(crate) fn compare(model: &str, version: &str) -> Fit {
     }
 }
 
-/// The cache of the hub on this machine, as the library `huggingface_hub` finds it.
+/// Returns the hub's cache on this machine, as the library `huggingface_hub` finds it.
 fn hub_cache() -> Option<PathBuf> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     if let Some(cache) = variable("HF_HUB_CACHE") {
@@ -94,7 +94,7 @@ fn hub_cache() -> Option<PathBuf> {
     Some(home.join("hub"))
 }
 
-/// The folder of a model in the hub's cache, if this is a name of the hub, such as
+/// Returns the folder of a model in the hub's cache, if this is a name of the hub, such as
 /// `Qwen/Qwen3-0.6B`.
 fn hub_folder(model: &Path) -> Option<String> {
     let text = model.to_str()?;
@@ -107,13 +107,13 @@ fn hub_folder(model: &Path) -> Option<String> {
     is_id.then(|| format!("models--{}", parts.join("--")))
 }
 
-/// The files of a model in the hub's cache: the revision that `main` names, or the only one.
+/// Finds the files of a model in the hub's cache: the revision that `main` names, or the only one.
 fn snapshot(model: &Path, cache: &Path) -> Option<PathBuf> {
     let folder = cache.join(hub_folder(model)?);
     let snapshots = folder.join("snapshots");
     if let Ok(revision) = fs::read_to_string(folder.join("refs").join("main")) {
         let named = snapshots.join(revision.trim());
-        // A revision is the name of a folder here, and never a path.
+        // The revision must be the name of a folder here, not a path.
         if named.parent() == Some(&snapshots) && named.is_dir() {
             return Some(named);
         }
@@ -126,7 +126,7 @@ fn snapshot(model: &Path, cache: &Path) -> Option<PathBuf> {
     }
 }
 
-/// A version was not sent to a server.
+/// Makes the error for a version that was not sent to a server.
 pub(crate) fn not_sent(server: &Server, why: &str) -> Error {
     server.failed("an update", format!("not sent, since {why}"))
 }

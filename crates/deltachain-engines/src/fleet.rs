@@ -1,5 +1,5 @@
-//! Servers that follow a chain: a thread for each brings it to the version that is wanted, and
-//! looks whether it still has it. A server that fails holds up no other.
+//! Servers that follow a chain. A thread for each server loads the wanted version, and polls
+//! whether the server still has it. A server that fails does not delay the others.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -14,22 +14,22 @@ use crate::engine::{
 use crate::fit::{Fit, not_sent};
 use crate::server::Server;
 
-/// Number of times that a server is asked for its version while that changes.
+/// Maximum number of requests for a server's version while it changes.
 const GLANCES: usize = 4;
 
-/// Time for preparing a version at a server that serves no version: it is paused, or has another
-/// model.
+/// Time for preparing a version on a server that serves no version, because it is paused or has
+/// another model.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest pause between two tries.
+/// Maximum pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// The end of a try to bring a server to a version.
+/// Report on an attempt to load a version into a server.
 #[derive(Debug, Clone)]
 pub struct News {
     /// URL of the server.
     pub server: String,
-    /// The version that it was to have.
+    /// The version to be loaded.
     pub version: u64,
     /// Duration of the attempt.
     pub took: Duration,
@@ -40,19 +40,19 @@ pub struct News {
 /// Result of an attempt.
 #[derive(Debug, Clone)]
 pub enum AttemptResult {
-    /// The server has the version, and stood still for this time, if it did.
+    /// The server has the version, and was paused for this time, if it was.
     Has(Option<Duration>),
-    /// The version is sent to the server although it is unknown whether it fits, for this reason.
+    /// The version is sent to the server although nothing shows that it fits, for this reason.
     /// Reported once for each server.
     Unchecked(String),
-    /// It is tried again after a pause.
+    /// The attempt failed; it is repeated after a pause.
     Failed {
-        /// Why.
+        /// The error.
         text: String,
-        /// Whether it stays paused until then.
+        /// True if the server stays paused until then.
         stays_paused: bool,
-        /// Whether it did not answer, or waits for the version itself: it is tried as soon as it is
-        /// ready.
+        /// True if the server did not answer, or is preparing the version: the next attempt follows
+        /// as soon as it is ready.
         is_waited_for: bool,
         /// Duration of the pause.
         pause: Duration,
@@ -72,7 +72,7 @@ struct FleetCore {
     servers: Vec<Server>,
     /// Records of the states of the servers, for a later process.
     records: Records,
-    /// The pause between two looks, and the first one after a failure.
+    /// Pause between two polls, and before the first retry.
     poll: Duration,
     state: Mutex<FleetState>,
     changed: Condvar,
@@ -84,40 +84,39 @@ struct FleetState {
     stop: bool,
     servers: Vec<FollowedServer>,
     news: Vec<News>,
-    /// The record that was written last.
+    /// The last record that was written.
     written: ServersRecord,
-    /// Why the record could not be written.
+    /// The error if the record could not be written.
     unwritten: Option<String>,
 }
 
-/// The facts that are known of a server.
+/// All that is known about a server.
 #[derive(Debug, Default)]
 struct FollowedServer {
     record: ServerRecord,
-    /// The version that it was last seen to have, if it has had no other since.
+    /// The version that the server had at the last poll, if it has had no other since.
     known: Option<Version>,
-    /// The version that it is being brought to.
+    /// The version that is being loaded into the server.
     busy: Option<Target>,
-    /// The commit of the version that was tried last.
+    /// The commit of the last version that was tried.
     tried: Option<String>,
-    /// The next look.
+    /// Time of the next poll.
     next: Option<Instant>,
-    /// Whether the last look got no answer.
+    /// True if the last poll got no answer.
     is_silent: bool,
-    /// Whether it has been said that versions are sent to it unchecked.
+    /// True if it has been reported that versions are sent to the server unchecked.
     is_told_unchecked: bool,
-    /// After a failure: the next try, and the pause before it.
+    /// After a failure: the time of the next attempt, and the pause before it.
     again: Option<Instant>,
     pause: Duration,
 }
 
 impl Fleet {
-    /// Starts the threads, which wait for a version. `before` is what was written down last to
-    /// `records`; `poll` the pause between two looks at a server, and the first one after a
-    /// failure.
+    /// Starts the threads, which wait for a version. `before` is the last record that was written
+    /// to `records`; `poll` is the pause between two polls of a server, and before the first retry.
     ///
     /// # Errors
-    /// IO.
+    /// IO if a thread cannot be started.
     pub fn start(
         engine: Engine,
         servers: Vec<Server>,
@@ -125,45 +124,22 @@ impl Fleet {
         before: ServersRecord,
         poll: Duration,
     ) -> Result<Self> {
-        let followed = servers.iter().map(|server| {
-            let record = before
-                .servers
-                .iter()
-                .find(|record| record.url == server.url)
-                .cloned()
-                .unwrap_or_default();
-            let known = if is_at_rest(&record) {
-                version(&record)
-            } else {
-                None
-            };
-            // The first look will see what has happened to the server meanwhile.
-            let record = ServerRecord {
-                url: server.url.clone(),
-                version: None,
-                since: None,
-                ..record
-            };
-            FollowedServer {
-                record,
-                known,
-                ..FollowedServer::default()
-            }
-        });
-        let followed = followed.collect();
+        let followed = servers
+            .iter()
+            .map(|server| FollowedServer::new(server, &before))
+            .collect();
         let state = FleetState {
             servers: followed,
             written: before,
             ..FleetState::default()
         };
-        let (state, changed) = (Mutex::new(state), Condvar::new());
         let shared = Arc::new(FleetCore {
             engine,
             servers,
             records,
             poll,
-            state,
-            changed,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
         });
         shared.write(&mut shared.lock());
         let fleet = Self {
@@ -181,19 +157,19 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// From now on this version is wanted.
+    /// Sets the version that is wanted from now on.
     pub fn bring_to(&self, target: Target) {
         self.shared.lock().target = Some(target);
         self.shared.changed.notify_all();
     }
 
-    /// Whether the version of this commit is wanted.
+    /// True if the version of this commit is wanted.
     pub fn wants(&self, commit: &str) -> bool {
         self.shared.lock().wants(commit)
     }
 
-    /// Whether a server is being brought to a version that is not wanted any more. Its files must
-    /// stay until then.
+    /// True if a version that is no longer wanted is still being loaded into a server. The
+    /// version's files must stay until then.
     pub fn is_at_an_older_version(&self) -> bool {
         let state = self.shared.lock();
         state.servers.iter().any(|followed| {
@@ -204,29 +180,27 @@ impl Fleet {
         })
     }
 
-    /// Whether each server has been tried with the version that is wanted, and is at rest.
+    /// True if the wanted version has been tried on each server, and no attempt is running.
     pub fn has_been_tried(&self) -> bool {
         self.shared.lock().has_been_tried()
     }
 
-    /// Whether each server has the version that is wanted.
+    /// True if each server has the wanted version.
     pub fn has(&self) -> bool {
         let state = self.shared.lock();
-        let has = |followed: &FollowedServer| {
-            state
-                .target
-                .as_ref()
-                .is_some_and(|target| followed.serves(target))
-        };
-        state.has_been_tried() && state.servers.iter().all(has)
+        state.has_been_tried()
+            && state
+                .servers
+                .iter()
+                .all(|followed| state.is_target_served(followed))
     }
 
-    /// The tries that have ended since the last call.
+    /// Returns the reports on attempts since the last call.
     pub fn news(&self) -> Vec<News> {
         std::mem::take(&mut self.shared.lock().news)
     }
 
-    /// The states of the servers at the last poll of each.
+    /// Returns the states of the servers at the last poll of each.
     pub fn servers(&self) -> Vec<ServerRecord> {
         self.shared
             .lock()
@@ -236,9 +210,9 @@ impl Fleet {
             .collect()
     }
 
-    /// The states of the servers now: asks each server whether it still has the version of the last
-    /// poll. If it does not confirm that, it counts as having none, and is polled again. Takes some
-    /// seconds at most.
+    /// Returns the states of the servers now, after asking each server whether it still has the
+    /// version of the last poll. A server that does not confirm this counts as having none, and is
+    /// polled again. Takes a few seconds at most.
     pub fn ask(&self) -> Vec<ServerRecord> {
         let shared = &*self.shared;
         thread::scope(|scope| {
@@ -255,12 +229,12 @@ impl Fleet {
         })
     }
 
-    /// Why it cannot be written down how the servers are.
+    /// Returns the error if the states of the servers could not be recorded.
     pub fn unwritten(&self) -> Option<String> {
         self.shared.lock().unwritten.clone()
     }
 
-    /// The last failure of the first server that does not have what is wanted.
+    /// Returns the last error of the first server that does not have the wanted version.
     pub fn failure(&self) -> Option<String> {
         let state = self.shared.lock();
         let failed = state
@@ -270,12 +244,12 @@ impl Fleet {
         failed.record.last_failure.clone()
     }
 
-    /// Ends all threads. A server that is being changed is waited for, so that none stays paused
-    /// for this.
+    /// Stops all threads. Updates that are running complete first, so that this call leaves no
+    /// server paused.
     pub fn stop(&self) {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
-        // A thread that has panicked has said so.
+        // A thread that panicked has already reported it.
         locked(&self.threads)
             .drain(..)
             .for_each(|thread| drop(thread.join()));
@@ -299,18 +273,27 @@ impl FleetState {
     }
 
     fn has_been_tried(&self) -> bool {
-        let is_tried = |followed: &FollowedServer| {
-            followed.busy.is_none()
-                && followed
-                    .tried
-                    .as_ref()
-                    .is_some_and(|tried| self.wants(tried))
-        };
-        self.servers.iter().all(is_tried)
+        self.servers.iter().all(|followed| self.is_tried(followed))
+    }
+
+    /// True if an attempt to update a server to the wanted version has ended.
+    fn is_tried(&self, followed: &FollowedServer) -> bool {
+        followed.busy.is_none()
+            && followed
+                .tried
+                .as_ref()
+                .is_some_and(|tried| self.wants(tried))
+    }
+
+    /// True if a server serves the wanted version.
+    fn is_target_served(&self, followed: &FollowedServer) -> bool {
+        self.target
+            .as_ref()
+            .is_some_and(|target| followed.serves(target))
     }
 }
 
-/// The version that a server has.
+/// Returns the version that a server has.
 fn version(record: &ServerRecord) -> Option<Version> {
     Some(Version {
         number: record.version?,
@@ -321,6 +304,34 @@ fn version(record: &ServerRecord) -> Option<Version> {
 /// True if the server is neither being updated nor paused.
 fn is_at_rest(record: &ServerRecord) -> bool {
     !record.changing && !record.paused
+}
+
+/// Returns the time that a server has for preparing a version.
+fn patience(server: &Server, condition: Option<&Condition>) -> Duration {
+    let serves = matches!(
+        condition,
+        Some(Condition {
+            model: Model::Version(_),
+            is_paused: false
+        })
+    );
+    if serves {
+        server.timeout
+    } else {
+        server.timeout.min(PATIENCE)
+    }
+}
+
+/// Adds the time since which the server has its version, from the records that were written last.
+fn with_since(record: &ServerRecord, last: &[ServerRecord]) -> ServerRecord {
+    let is_same = |other: &&ServerRecord| {
+        (&other.url, other.version, &other.state) == (&record.url, record.version, &record.state)
+    };
+    let since = last.iter().find(is_same).and_then(|other| other.since);
+    ServerRecord {
+        since: record.version.map(|_| since.unwrap_or_else(Time::now)),
+        ..record.clone()
+    }
 }
 
 impl Drop for Fleet {
@@ -334,7 +345,7 @@ impl FleetCore {
         locked(&self.state)
     }
 
-    /// The thread of a server.
+    /// Runs the thread of a server.
     fn serve(&self, at: usize) {
         let mut has_looked = false;
         while let Some(target) = self.wait(at) {
@@ -346,8 +357,7 @@ impl FleetCore {
         }
     }
 
-    /// Waits until it is time to look at a server. Gives the version that is wanted; nothing at the
-    /// end.
+    /// Waits until it is time to poll a server. Returns the wanted version, or `None` at the end.
     fn wait(&self, at: usize) -> Option<Target> {
         let mut state = self.lock();
         loop {
@@ -380,7 +390,7 @@ impl FleetCore {
         }
     }
 
-    /// Looks at a server, and brings it to a version if it does not have it.
+    /// Polls a server, and loads the wanted version if the server does not have it.
     fn look(&self, at: usize, target: &Target) {
         let began = Instant::now();
         let server = &self.servers[at];
@@ -394,62 +404,21 @@ impl FleetCore {
         }
         let before = state.servers[at].record.clone();
         let is_due = state.servers[at].saw(target, &found);
-        let found = match found {
-            Ok(Look::Other(found)) if is_due => {
-                // The condition of the server is known, whatever comes now and however long it
-                // takes.
-                if state.servers[at].record != before {
-                    self.write(&mut state);
-                }
-                let serves = matches!(
-                    found,
-                    Some(Condition {
-                        model: Model::Version(_),
-                        is_paused: false
-                    })
-                );
-                let patience = if serves {
-                    server.timeout
-                } else {
-                    server.timeout.min(PATIENCE)
-                };
-                let ready;
-                (state, ready) = self.prepare(state, at, target, patience);
-                match ready {
-                    Ok(true) => Ok(Look::Other(found)),
-                    Ok(false) => return,
-                    Err(error) => Err(error),
-                }
-            }
-            found => found,
-        };
         let result = match found {
-            // Nothing has happened to a server that was found with its version.
+            // Nothing was done to a server that already has its version.
             Ok(Look::Wanted) => state.servers[at]
                 .has(target)
                 .then_some(AttemptResult::Has(None)),
             _ if !is_due => None,
             Ok(Look::Other(found)) => {
-                let followed = &mut state.servers[at];
-                followed.busy = Some(target.clone());
-                let flags = (followed.record.changing, followed.record.paused);
-                followed.record.changing = true;
-                followed.record.paused |= self.engine.refuses;
-                // If this process is killed, the next one knows, and so does `status`.
-                self.write(&mut state);
-                drop(state);
-                let brought = self.bring(at, target, found.as_ref());
-                state = self.lock();
-                let followed = &mut state.servers[at];
-                followed.busy = None;
-                (followed.record.changing, followed.record.paused) = flags;
-                match brought {
-                    Ok(stood) => {
-                        followed.has(target);
-                        Some(AttemptResult::Has(stood))
-                    }
-                    Err(failure) => Some(followed.failed(target, failure, self.poll)),
+                // The server's condition is recorded at once, because the next steps can take long.
+                if state.servers[at].record != before {
+                    self.write(&mut state);
                 }
+                let updated;
+                (state, updated) = self.update(state, at, target, found.as_ref());
+                let Some(result) = updated else { return };
+                Some(result)
             }
             Err(error) => Some(state.servers[at].failed(target, error.into(), self.poll)),
         };
@@ -465,8 +434,68 @@ impl FleetCore {
         self.changed.notify_all();
     }
 
-    /// Waits until a server that is to be changed has prepared a version, for this time at most.
-    /// Whether it is still wanted then.
+    /// Brings a server to a version when the server has prepared it. Returns no result if the
+    /// version is no longer wanted then.
+    fn update<'a>(
+        &'a self,
+        state: MutexGuard<'a, FleetState>,
+        at: usize,
+        target: &Target,
+        before: Option<&Condition>,
+    ) -> (MutexGuard<'a, FleetState>, Option<AttemptResult>) {
+        let patience = patience(&self.servers[at], before);
+        let (mut state, ready) = self.prepare(state, at, target, patience);
+        let brought = match ready {
+            Ok(true) => {
+                let brought;
+                (state, brought) = self.bring_recorded(state, at, target, before);
+                brought
+            }
+            Ok(false) => return (state, None),
+            Err(error) => Err(error.into()),
+        };
+        let followed = &mut state.servers[at];
+        let result = match brought {
+            Ok(stood) => {
+                followed.has(target);
+                AttemptResult::Has(stood)
+            }
+            Err(failure) => followed.failed(target, failure, self.poll),
+        };
+        (state, Some(result))
+    }
+
+    /// Brings a server to a version. Meanwhile, the state is unlocked and the record says that the
+    /// server is being changed.
+    fn bring_recorded<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, FleetState>,
+        at: usize,
+        target: &Target,
+        before: Option<&Condition>,
+    ) -> (
+        MutexGuard<'a, FleetState>,
+        Result<Option<Duration>, Failure>,
+    ) {
+        let followed = &mut state.servers[at];
+        followed.busy = Some(target.clone());
+        let flags = (followed.record.changing, followed.record.paused);
+        followed.record.changing = true;
+        followed.record.paused |= self.engine.refuses;
+        // If this process is killed, the next one and `status` can tell that the server was being
+        // changed.
+        self.write(&mut state);
+        drop(state);
+        let brought = self.bring(at, target, before);
+        let mut state = self.lock();
+        let followed = &mut state.servers[at];
+        followed.busy = None;
+        (followed.record.changing, followed.record.paused) = flags;
+        (state, brought)
+    }
+
+    /// Waits until a server has prepared a version, at most for the time `patience`. Returns true
+    /// if the version is still wanted.
     fn prepare<'a>(
         &'a self,
         mut state: MutexGuard<'a, FleetState>,
@@ -500,7 +529,7 @@ impl FleetCore {
         (state, Ok(true))
     }
 
-    /// A server cannot prepare a version yet, for this reason.
+    /// Records that a server cannot prepare a version yet, with the reason.
     fn waits(&self, state: &mut FleetState, at: usize, target: &Target, text: String) {
         let record = &mut state.servers[at].record;
         if record.last_failure.as_ref() == Some(&text) {
@@ -518,7 +547,7 @@ impl FleetCore {
         self.write(state);
     }
 
-    /// Brings a server to a version that fits its model, as far as anybody can tell.
+    /// Loads a version into a server if it fits the server's model, as far as that can be checked.
     fn bring(
         &self,
         at: usize,
@@ -553,7 +582,7 @@ impl FleetCore {
         }
     }
 
-    /// The state of a server now.
+    /// Returns the state of a server now.
     fn glance(&self, at: usize) -> ServerRecord {
         let mut before = self.lock().servers[at].expected();
         for _ in 0..GLANCES {
@@ -571,7 +600,7 @@ impl FleetCore {
             if now == before {
                 break;
             }
-            // It has been changed meanwhile.
+            // The expected version has changed since the request.
             before = now;
         }
         let followed = &mut self.lock().servers[at];
@@ -583,23 +612,14 @@ impl FleetCore {
         }
     }
 
-    /// Writes down how the servers are, also before one is changed. They are updated even if that
-    /// fails.
+    /// Writes the record of all servers, also before one is changed. If this fails, updates
+    /// continue nevertheless.
     fn write(&self, state: &mut FleetState) {
         let last = &state.written.servers;
-        let with_since = |followed: &FollowedServer| {
-            let record = followed.record.clone();
-            let is_same = |other: &&ServerRecord| {
-                (&other.url, other.version, &other.state)
-                    == (&record.url, record.version, &record.state)
-            };
-            let since = last.iter().find(is_same).and_then(|other| other.since);
-            ServerRecord {
-                since: record.version.map(|_| since.unwrap_or_else(Time::now)),
-                ..record
-            }
-        };
-        state.written.servers = state.servers.iter().map(with_since).collect();
+        let servers = state.servers.iter();
+        state.written.servers = servers
+            .map(|followed| with_since(&followed.record, last))
+            .collect();
         state.unwritten = self
             .records
             .write_servers(Some(&state.written))
@@ -609,15 +629,42 @@ impl FleetCore {
 }
 
 impl FollowedServer {
-    /// Whether it serves this version, and has not failed since.
+    /// Begins with what an earlier process, which wrote `before`, knew of the server.
+    fn new(server: &Server, before: &ServersRecord) -> Self {
+        let record = before
+            .servers
+            .iter()
+            .find(|record| record.url == server.url)
+            .cloned()
+            .unwrap_or_default();
+        let known = if is_at_rest(&record) {
+            version(&record)
+        } else {
+            None
+        };
+        // The first poll will find out what has happened to the server in the meantime.
+        let record = ServerRecord {
+            url: server.url.clone(),
+            version: None,
+            since: None,
+            ..record
+        };
+        Self {
+            record,
+            known,
+            ..Self::default()
+        }
+    }
+
+    /// True if the server serves this version, and has not failed since.
     fn serves(&self, target: &Target) -> bool {
         is_at_rest(&self.record)
             && version(&self.record).as_ref() == Some(&target.version)
             && self.record.failures == 0
     }
 
-    /// The versions that the server may say that it has; none if it is not known to have a version.
-    /// And whether it is being changed.
+    /// Returns the versions that the server may report, which are none if its version is unknown;
+    /// and whether it is being changed.
     fn expected(&self) -> (Vec<Version>, bool) {
         let mut versions = Vec::new();
         if let Some(version) = version(&self.record) {
@@ -627,13 +674,13 @@ impl FollowedServer {
         (versions, self.busy.is_some())
     }
 
-    /// After a look. Gives whether it is time for a try.
+    /// Records the result of a poll. Returns true if an attempt is due.
     fn saw(&mut self, target: &Target, found: &Result<Look>) -> bool {
         let was_silent = std::mem::replace(&mut self.is_silent, found.is_err());
         match found {
             Ok(Look::Wanted) => self.record(&target.version.served()),
             Ok(Look::Other(Some(condition))) => self.record(condition),
-            // It may have become anything.
+            // The server's version is unknown.
             _ => self.record.version = None,
         }
         let is_back = was_silent && found.is_ok();
@@ -641,7 +688,7 @@ impl FollowedServer {
         is_new || is_back || self.again.is_none_or(|again| again <= Instant::now())
     }
 
-    /// It has the version that is wanted. Gives whether it had failed before.
+    /// Records that the server has the wanted version. Returns true if it had failed before.
     fn has(&mut self, target: &Target) -> bool {
         self.record(&target.version.served());
         self.tried = Some(target.commit.clone());

@@ -1,8 +1,8 @@
 //! Adapters for vLLM: each version is an adapter of its own, `NAME@VERSION`. Requests that name an
-//! older one are served until it is unloaded; nothing is paused.
+//! older adapter are served until it is unloaded; nothing is paused.
 //!
-//! vLLM may read an adapter again at any time, so each has a copy of its own in `DIR/adapters` as
-//! long as a server has it.
+//! vLLM may read an adapter again at any time, so each one has its own copy in `DIR/adapters` as
+//! long as a server has it loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,7 @@ use crate::engine::{
 };
 use crate::server::{Ask, Server};
 
-/// Digits of a commit's digest that stand in the name of a copy.
+/// Number of digits of a commit's digest in the name of a copy.
 const COMMIT_DIGITS: usize = 12;
 
 /// The adapters of one chain in servers of vLLM.
@@ -33,17 +33,18 @@ struct Lora {
     copies: PathBuf,
     /// Number of servers.
     servers: usize,
-    /// The copies that each server has, by its URL; guards the directory too.
+    /// The copies that each server has loaded, by its URL; also guards the directory.
     in_use: Mutex<BTreeMap<String, BTreeSet<String>>>,
 }
 
-/// The adapters of this chain that a server has: for each version the path that it was read from.
+/// The adapters of this chain in a server: for each version, the path that it was read from.
 type Adapters = BTreeMap<u64, String>;
 
 impl Engine {
-    /// vLLM whose adapters are the versions of a chain that `directory`, an absolute path, follows.
-    /// They are called `NAME@VERSION`, with a name of [`parse_name`]; `keep` older ones stay
-    /// loaded. There are so many servers.
+    /// Makes the engine for adapters of vLLM that are the versions of a chain. `directory` is the
+    /// absolute path of the directory that follows the chain; adapters are called `NAME@VERSION`,
+    /// with a name of [`parse_name`]; `keep` older ones stay loaded; `servers` is the number of
+    /// servers.
     pub fn lora(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
         Self {
             client: Box::new(Lora::new(name, keep, directory, servers)),
@@ -63,7 +64,7 @@ impl Lora {
         }
     }
 
-    /// The name of a version in requests.
+    /// Returns the name of a version in requests.
     fn adapter(&self, version: u64) -> String {
         format!("{}@{version}", self.name)
     }
@@ -74,7 +75,7 @@ impl Lora {
             .join(format!("{}-{commit}", self.adapter(target.version.number)))
     }
 
-    /// The version of a name such as `NAME@12` or, for a copy, `NAME@12-0123456789ab`.
+    /// Returns the version in a name such as `NAME@12`.
     fn version_of(&self, name: &str) -> Option<u64> {
         let digits = name.strip_prefix(&self.name)?.strip_prefix('@')?;
         digits
@@ -97,7 +98,7 @@ impl Lora {
         Some(found.collect())
     }
 
-    /// The versions to unload: too old, or newer than a chain that has gone back.
+    /// Returns the versions to unload: too old, or newer than the head after a rollback.
     fn surplus(&self, loaded: &Adapters, target: &Target) -> Vec<u64> {
         let newer = loaded
             .keys()
@@ -119,53 +120,55 @@ impl Lora {
             .map(drop)
     }
 
-    /// Makes the copy of a version, unless it is there.
+    /// Copies a version, unless the copy exists.
     fn make_copy(&self, target: &Target) -> Result<PathBuf> {
         let _guard = locked(&self.in_use);
         let copy = self.copy_of(target);
-        let make = || -> io::Result<()> {
-            fs::create_dir_all(&self.copies)?;
-            let beside = TempDir::new_in(&self.copies)?;
-            copy_files(Path::new(&target.directory), beside.path())?;
-            // Complete, or not there.
-            fs::rename(beside.path(), &copy)?;
-            let _ = beside.keep();
-            Ok(())
-        };
         if !copy.is_dir() {
-            make().map_err(|error| Error::io("copying an adapter", error).in_file(&copy))?;
+            self.write_copy(target, &copy)
+                .map_err(|error| Error::io("copying an adapter", error).in_file(&copy))?;
         }
         Ok(copy)
     }
 
-    /// Removes the copies that no server has any more, once it is known what each has.
+    fn write_copy(&self, target: &Target, copy: &Path) -> io::Result<()> {
+        fs::create_dir_all(&self.copies)?;
+        let beside = TempDir::new_in(&self.copies)?;
+        copy_files(Path::new(&target.directory), beside.path())?;
+        // The rename makes the whole copy appear at once.
+        fs::rename(beside.path(), copy)?;
+        let _ = beside.keep();
+        Ok(())
+    }
+
+    /// Records the copies that this server has loaded; once all servers are known, removes the
+    /// copies that none of them has.
     fn remove_copies(&self, server: &Server, loaded: Adapters, target: &Target) -> Result<()> {
         let mut in_use = locked(&self.in_use);
         in_use.insert(server.url.clone(), loaded.into_values().collect());
         if in_use.len() < self.servers {
             return Ok(());
         }
-        let newest = self.copy_of(target);
-        let remove = || -> io::Result<()> {
-            for entry in fs::read_dir(&self.copies)? {
-                let path = entry?.path();
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let is_ours = name.rsplit_once('-').is_some_and(|(name, commit)| {
-                    self.version_of(name).is_some() && commit.len() == COMMIT_DIGITS
-                });
-                let is_used = in_use
-                    .values()
-                    .flatten()
-                    .any(|used| Path::new(used) == path);
-                if is_ours && !is_used && path != newest {
-                    fs::remove_dir_all(path)?;
-                }
+        let in_use: BTreeSet<&Path> = in_use.values().flatten().map(Path::new).collect();
+        self.remove_unused(&in_use, &self.copy_of(target))
+            .map_err(|error| {
+                Error::io("removing adapters that no server has", error).in_file(&self.copies)
+            })
+    }
+
+    /// Removes the copies of this chain that are neither in use nor the newest.
+    fn remove_unused(&self, in_use: &BTreeSet<&Path>, newest: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(&self.copies)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_ours = name.rsplit_once('-').is_some_and(|(name, commit)| {
+                self.version_of(name).is_some() && commit.len() == COMMIT_DIGITS
+            });
+            if is_ours && !in_use.contains(path.as_path()) && path != newest {
+                fs::remove_dir_all(path)?;
             }
-            Ok(())
-        };
-        remove().map_err(|error| {
-            Error::io("removing adapters that no server has", error).in_file(&self.copies)
-        })
+        }
+        Ok(())
     }
 }
 
@@ -205,7 +208,8 @@ impl Client for Lora {
         let mut loaded = self.loaded(server)?;
         let version = target.version.number;
         if loaded.get(&version) != Some(&path) {
-            // Another version of the same number, of a chain that has gone back or been replaced.
+            // The loaded adapter has the same number, but comes from before a rollback or from
+            // another chain.
             if loaded.remove(&version).is_some() {
                 self.unload(server, version)?;
             }
@@ -222,7 +226,7 @@ impl Client for Lora {
     }
 }
 
-/// Copies a directory of files.
+/// Copies a directory and everything in it.
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
@@ -237,14 +241,14 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The name of an adapter: part of the name of a file, and of `NAME@VERSION`.
+/// Checks the name of an adapter, which becomes part of a file's name and of `NAME@VERSION`.
 ///
 /// # Errors
-/// A text for people that says what is wrong with it.
+/// A text for people that describes a valid name.
 pub fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.starts_with('.') || !text.chars().all(is_plain) {
-        return Err("a name of letters, digits, '-', '_' and '.'".to_owned());
+        return Err("must be a name of letters, digits, '-', '_' and '.'".to_owned());
     }
     Ok(text.to_owned())
 }

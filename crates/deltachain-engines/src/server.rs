@@ -1,7 +1,7 @@
-//! Requests to one server. Its answers are bounded, and it is given up when it takes too long.
+//! Requests to one server, with bounded answers and timeouts.
 //!
-//! A request that breaks may have been carried out. One that may be carried out twice is sent once
-//! more.
+//! The server may have carried out a request whose connection broke. Requests that may be carried
+//! out twice are sent once more.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use reqwest::redirect::Policy;
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
-/// Timeout for connecting to a server, and for a request that costs it nothing.
+/// Timeout for connecting to a server, and for a request that costs the server nothing.
 const QUESTION: Duration = Duration::from_secs(5);
 
 /// Timeout for asking a server for its version while a client waits for the answer, and while the
@@ -21,49 +21,49 @@ const QUESTION: Duration = Duration::from_secs(5);
 const GLANCE: Duration = Duration::from_secs(2);
 const GLANCE_WHILE_CHANGING: Duration = Duration::from_millis(250);
 
-/// No answer is longer.
+/// Maximum length of an answer.
 const ANSWER_BYTES: u64 = 4 << 20;
 
-/// Characters of a refusal that an error quotes.
+/// Maximum number of characters of a refusal that an error quotes.
 const QUOTED: usize = 500;
 
 /// Kind of a request to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// For something that costs it nothing: it is given up after some seconds.
+    /// A request that costs the server nothing: its timeout is a few seconds.
     Question,
-    /// For a change, or as a part of one, that may be asked for twice: it is sent once more if its
+    /// A change, or a part of one, that may be made twice: the request is sent once more if its
     /// connection breaks.
     Change,
-    /// For a change that must not be asked for twice.
+    /// A change that must not be made twice.
     Once,
 }
 
 /// An inference server.
 #[derive(Debug)]
 pub struct Server {
-    /// Its URL, without a slash at the end.
+    /// URL of the server, without a slash at the end.
     pub(crate) url: String,
     client: Client,
     /// Sent with each request: `Authorization: Bearer TOKEN`.
     token: Option<String>,
-    /// For requests that change something.
+    /// Timeout for requests that change something.
     pub(crate) timeout: Duration,
 }
 
 impl Server {
-    /// A server at a URL of [`parse_url`], with a token for it, and a timeout for each request that
-    /// changes something.
+    /// Makes a server from a URL of [`parse_url`], an optional token, and a timeout for each
+    /// request that changes something.
     ///
     /// # Errors
     /// IO if this machine cannot make connections.
     pub fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Self> {
-        // Clients ask the process for its cryptography. If the store has chosen one before, that
-        // stays.
+        // The HTTP client uses the cryptography that is installed for the process. If the store has
+        // installed one before, that one stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Servers are in the same network, so no proxy is used. Redirects are refused, so a token
         // is never sent elsewhere. Connections are not reused: vLLM closes a connection after an
-        // error, and loses requests sent on it meanwhile.
+        // error, and loses requests that are sent on it in the meantime.
         let client = Client::builder()
             .pool_max_idle_per_host(0)
             .connect_timeout(QUESTION)
@@ -82,16 +82,16 @@ impl Server {
     }
 
     /// # Errors
-    /// IO if it does not answer in time, or refuses.
+    /// IO if the server does not answer in time, or refuses.
     pub(crate) fn get(&self, path: &str, ask: Ask) -> Result<Value> {
         self.ask(path, None, ask)
     }
 
-    /// The server's answer to a question while the caller waits; `None` if it says nothing in time,
-    /// or refuses.
+    /// Returns the server's answer to a question while a client waits; `None` if the server does
+    /// not answer in time, or refuses.
     ///
     /// # Errors
-    /// Whatever breaks the connection.
+    /// Errors of the connection.
     pub(crate) fn glance(&self, path: &str, is_changing: bool) -> io::Result<Option<Value>> {
         let timeout = self.timeout.min(if is_changing {
             GLANCE_WHILE_CHANGING
@@ -108,7 +108,7 @@ impl Server {
         }
     }
 
-    /// Whether it answers a request in this time, and does not refuse it.
+    /// True if the server answers a request in this time, and does not refuse it.
     pub(crate) fn responds(&self, path: &str, time: Duration) -> bool {
         self.send(path, None, self.timeout.min(time))
             .is_ok_and(|(status, _)| status.is_success())
@@ -118,7 +118,7 @@ impl Server {
         self.ask(path, Some(body), ask)
     }
 
-    /// The server's answer; nothing if that is no JSON.
+    /// Returns the server's answer, or null if the answer is not JSON.
     fn ask(&self, path: &str, body: Option<&Value>, ask: Ask) -> Result<Value> {
         let timeout = if ask == Ask::Question {
             self.timeout.min(QUESTION)
@@ -137,7 +137,7 @@ impl Server {
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
-    /// Sends a request, and reads the answer.
+    /// Sends a request and reads the answer.
     fn send(
         &self,
         path: &str,
@@ -165,7 +165,7 @@ impl Server {
         Ok((status, bytes))
     }
 
-    /// An error of class IO.
+    /// Makes an error of class IO.
     pub(crate) fn failed(&self, path: &str, text: impl Into<String>) -> Error {
         let path = path.split('?').next().unwrap_or_default();
         Error::io(
@@ -176,8 +176,8 @@ impl Server {
     }
 }
 
-/// The text of a refusal's body, without what vLLM puts around it (`v1/engine/core.py` and
-/// `v1/executor/multiproc_executor.py`).
+/// Returns the text of a refusal's body, without the text that vLLM puts around it
+/// (`v1/engine/core.py` and `v1/executor/multiproc_executor.py`).
 fn refusal(bytes: &[u8]) -> String {
     let body: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let whole = String::from_utf8_lossy(bytes);
@@ -204,7 +204,7 @@ fn is_timeout(error: &io::Error) -> bool {
     inner.is_some_and(reqwest::Error::is_timeout)
 }
 
-/// The innermost cause, which says what happened.
+/// Returns the text of the innermost cause, which says what happened.
 fn cause(error: &io::Error) -> String {
     if is_timeout(error) {
         return "no answer in time".to_owned();
@@ -216,20 +216,22 @@ fn cause(error: &io::Error) -> String {
     cause.to_string()
 }
 
-/// `http://HOST:PORT`, also with a path; without a slash at the end.
+/// Checks the URL of a server, `http://HOST:PORT`, optionally with a path; removes the slash at its
+/// end.
 ///
 /// # Errors
-/// A text for people that says what is wrong with it.
+/// A text for people that says what is wrong with the URL.
 pub fn parse_url(text: &str) -> Result<String, String> {
-    let url = Url::parse(text)
-        .map_err(|error| format!("{error}; a server is given as http://HOST:PORT"))?;
+    let url = Url::parse(text).map_err(|error| format!("{error}; write http://HOST:PORT"))?;
     let is_good = matches!(url.scheme(), "http" | "https") && url.has_host();
     if !is_good || url.query().is_some() || url.fragment().is_some() {
-        return Err("a server is given as http://HOST:PORT".to_owned());
+        return Err("a server must be given as http://HOST:PORT".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
-            "no passwords here, where others can see them; use DELTACHAIN_SERVER_TOKEN".to_owned(),
+            "the address must not have a password, since others could see it; use \
+             DELTACHAIN_SERVER_TOKEN"
+                .to_owned(),
         );
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
@@ -241,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_the_worker_said() {
-        let wrapped = "Call to collective_rpc method failed: Worker failed with error 'no chain', please check the \
-                       stack trace above for the root cause";
+        let wrapped = "Call to collective_rpc method failed: Worker failed with error 'no chain', \
+                       please check the stack trace above for the root cause";
         let body =
             serde_json::json!({ "error": { "message": wrapped, "type": "InternalServerError" } });
         assert_eq!(refusal(body.to_string().as_bytes()), "no chain");

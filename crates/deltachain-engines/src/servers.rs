@@ -1,5 +1,5 @@
-//! Servers of vLLM that a trainer brings to each version: all of them at the same time, by the
-//! steps of vLLM's own interface, and they stay paused until it says that they may go on.
+//! Servers of vLLM into which a trainer loads each version: all of them at the same time, in the
+//! steps of vLLM's own interface. They stay paused until the trainer resumes them.
 
 use std::mem;
 use std::sync::Mutex;
@@ -13,30 +13,30 @@ use crate::server::{Ask, Server, parse_url};
 use crate::vllm::Vllm;
 use crate::workers::{Update, Workers};
 
-/// No timeout is longer.
+/// Maximum timeout.
 const LONGEST: Duration = Duration::from_hours(24);
 
-/// The pause between two questions to a server that does not answer yet.
+/// Pause between two requests to a server that does not answer yet.
 const POLL: Duration = Duration::from_millis(500);
 
 /// Servers of vLLM with the backend `deltachain` of the Python package.
 #[derive(Debug)]
 pub struct Servers {
     vllm: Workers<Vllm>,
-    /// Each with its update.
+    /// Each server with its update.
     updates: Vec<(Server, Mutex<Update>)>,
     /// The failures of servers that have dropped out of the running update.
     failed: Mutex<Vec<Failure>>,
 }
 
 impl Servers {
-    /// Servers at these URLs, whose backend gets this JSON object: the `init_info` of
-    /// integrations/docs/integrations.md. `name` is the name of this process; `timeout` limits each
-    /// request, up to a day, and the wait for a server that does not answer at first; `pause` says
-    /// what happens to running requests. Sends no request yet.
+    /// Makes servers at these URLs. `backend` is a JSON object for their backend, the `init_info`
+    /// of integrations/docs/integrations.md; `name` is the name of this process; `timeout` limits
+    /// each request, up to a day, and the wait for a server that does not answer at first; `pause`
+    /// says what happens to running requests. Sends no request yet.
     ///
     /// # Errors
-    /// USAGE; IO if this machine cannot make connections.
+    /// USAGE if an argument is invalid; IO if this machine cannot make connections.
     pub fn new(
         urls: &[String],
         backend: &str,
@@ -57,13 +57,13 @@ impl Servers {
         })
     }
 
-    /// Waits until all servers answer, and tells their backends where versions are. `wait` is
-    /// called, from several threads, when a server is to be waited for: for how long, and why if
-    /// another process brings it. What it returns ends the waiting.
+    /// Waits until all servers answer, and tells their backends where versions are. Calls `wait`
+    /// from several threads whenever it must wait for a server: with the time to wait, and with an
+    /// error if another process updates the server. An error from `wait` ends the waiting.
     ///
     /// # Errors
-    /// The failures of servers that are not there in time, refuse, or belong to another process
-    /// after it was waited for.
+    /// The failures of servers that do not answer in time, refuse, or still belong to another
+    /// process after the wait.
     pub fn begin(
         &self,
         wait: &(dyn Fn(Duration, Option<&Error>) -> Result<()> + Sync),
@@ -79,8 +79,7 @@ impl Servers {
                 }
                 wait(POLL, None)?;
             }
-            // Another process may be one that was killed, such as this trainer before it was
-            // started again.
+            // The other process may have been killed; it may even be this trainer before a restart.
             match self.vllm.claim(server) {
                 Err(Failure {
                     error,
@@ -96,10 +95,10 @@ impl Servers {
         })
     }
 
-    /// Waits until the servers can load this version without waiting for it, or that would not
-    /// help: those that download versions themselves prepare them while they serve. A server that
-    /// fails here fails in [`start`](Self::start), too. `wait` is called, from several threads,
-    /// between two questions; what it returns ends the waiting.
+    /// Waits until the servers can load this version without delay, or waiting would not help:
+    /// servers that download versions themselves prepare them while they serve. A server that fails
+    /// here fails in [`start`](Self::start), too. Calls `wait` from several threads between two
+    /// requests; an error from `wait` ends the waiting.
     ///
     /// # Errors
     /// The errors of `wait`.
@@ -121,26 +120,27 @@ impl Servers {
         })
     }
 
-    /// Pauses all servers, and begins an update of each. One that fails, here or in a later step,
-    /// drops out: it goes on with what it holds, if that is whole, and [`finish`](Self::finish)
-    /// gives its failure.
+    /// Pauses all servers, and begins an update of each. A server that fails, here or in a later
+    /// step, drops out: it continues with its model if that is whole, and [`finish`](Self::finish)
+    /// returns its failure.
     ///
     /// # Errors
-    /// The failures of all servers, if none is left.
+    /// The failures of all servers, if none is left in the update.
     pub fn start(&self) -> Result<(), Vec<Failure>> {
         locked(&self.failed).clear();
         self.step(|server, update| {
-            // Nothing else is asked of a server that another process brings.
+            // If another process updates the server, nothing else is sent to it.
             self.vllm.claim(server).map_err(|failure| failure.error)?;
             update.start(&self.vllm, server, true).map(drop)
         });
         self.left()
     }
 
-    /// Makes the servers load this version.
+    /// Loads this version into the servers.
     ///
     /// # Errors
-    /// The failures of all servers, if none is left; USAGE if no update has been started.
+    /// The failures of all servers, if none is left in the update; USAGE if no update has been
+    /// started.
     pub fn update(&self, version: u64, state: &str) -> Result<(), Vec<Failure>> {
         let version = Version {
             number: version,
@@ -151,12 +151,11 @@ impl Servers {
         self.left()
     }
 
-    /// Ends the update. The servers say that they have what is named so, and stay paused until
-    /// [`resume`](Self::resume). If any server has failed, all others go on.
+    /// Ends the update. The servers report this name for their weights, and stay paused until
+    /// [`resume`](Self::resume). If a server has failed, all others are resumed.
     ///
     /// # Errors
-    /// The failures of all servers that have failed since the update was started; USAGE if none
-    /// was.
+    /// The failures of all servers since the update was started; USAGE if none was started.
     pub fn finish(&self, name: &str) -> Result<(), Vec<Failure>> {
         self.left()?;
         self.step(|server, update| update.finish(&self.vllm, server, name));
@@ -168,8 +167,8 @@ impl Servers {
         Err(failed)
     }
 
-    /// Lets the servers go on that have been brought to a version, and ends an update that has not
-    /// been finished: its servers go on with what they hold, if that is whole.
+    /// Resumes the servers that have a new version, and ends an update that has not been finished:
+    /// its servers continue with their model if that is whole.
     ///
     /// # Errors
     /// The failures of servers that stay paused.
@@ -177,17 +176,17 @@ impl Servers {
         self.all(|server, update| update.resume(&self.vllm, server))
     }
 
-    /// Other processes may bring the servers versions.
+    /// Ends this process's claim, so that other processes may update the servers.
     pub fn end(&self) {
-        // One that does not answer gives it up by itself.
+        // The claim on a server that does not answer expires.
         drop(self.all(|server, _| {
             self.vllm.leave(server);
             Ok(())
         }));
     }
 
-    /// Does a step of an update with all servers. One that fails drops out, and goes on with what
-    /// it holds.
+    /// Runs a step of an update on all servers. A server that fails drops out, and continues with
+    /// its model.
     fn step(&self, act: impl Fn(&Server, &mut Update) -> Result<()> + Sync) {
         let done = self.all(|server, update| {
             act(server, update).map_err(|error| update.fail(&self.vllm, server, error))
@@ -195,7 +194,7 @@ impl Servers {
         locked(&self.failed).extend(done.err().into_iter().flatten());
     }
 
-    /// Whether a server is left in the update.
+    /// Checks that a server is left in the update.
     fn left(&self) -> Result<(), Vec<Failure>> {
         if self
             .updates
@@ -206,13 +205,13 @@ impl Servers {
         }
         let failed = mem::take(&mut *locked(&self.failed));
         Err(if failed.is_empty() {
-            vec![Error::usage("no update has been started").into()]
+            vec![Error::usage("no update was started").into()]
         } else {
             failed
         })
     }
 
-    /// Does something with all servers at the same time.
+    /// Calls `act` with all servers at the same time.
     fn all(
         &self,
         act: impl Fn(&Server, &mut Update) -> Result<(), Failure> + Sync,

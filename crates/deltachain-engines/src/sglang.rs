@@ -1,5 +1,5 @@
-//! SGLang, which reads a version from its directory; or whose workers, with the Python package as a
-//! plugin, download the chain of their own configuration and write versions in place.
+//! SGLang, whose servers read a version from its directory; or whose workers, with the Python
+//! package as a plugin, download the chain of their own configuration and write versions in place.
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +12,26 @@ use crate::fit::{Fit, compare, not_sent};
 use crate::server::{Ask, Server};
 use crate::workers::{CHANGING, Requests, Workers};
 
-/// Time in which a server that is not paused generates a token: SGLang's own limit.
+/// Time in which a server that is not paused generates a token; it is SGLang's own limit.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server of SGLang.
 #[derive(Debug)]
 struct Sglang {
-    /// The mode of the pause.
+    /// The mode of SGLang's pause.
     mode: &'static str,
-    /// Whether a version is sent although it could not be compared with the server's model.
+    /// True if a version is sent even if it could not be compared with the server's model.
     sends_unchecked: bool,
 }
 
 impl Engine {
-    /// SGLang, which reads versions from their directories. `pause` is what becomes of running
-    /// requests. SGLang dies of a version that does not fit its model; one that cannot be compared
-    /// with the files of that is sent only if `sends_unchecked`.
+    /// Makes the engine for SGLang whose servers read versions from their directories. `pause` says
+    /// what happens to running requests. SGLang crashes if a version does not fit its model; a
+    /// version that cannot be compared with the model's files is sent only if `sends_unchecked` is
+    /// true.
     ///
     /// # Errors
-    /// USAGE: SGLang cannot wait for them.
+    /// USAGE if `pause` is `wait`: SGLang cannot wait for running requests.
     pub fn sglang(pause: Pause, sends_unchecked: bool) -> Result<Self> {
         Ok(Self {
             client: Box::new(Sglang::new(pause, sends_unchecked)?),
@@ -38,11 +39,11 @@ impl Engine {
         })
     }
 
-    /// SGLang with the Python package, whose workers download the chain of their own configuration.
-    /// The rest is as for [`vllm`](Self::vllm).
+    /// Makes the engine for SGLang with the Python package, whose workers download the chain of
+    /// their own configuration. The other parameters are those of [`vllm`](Self::vllm).
     ///
     /// # Errors
-    /// USAGE: SGLang cannot wait for running requests.
+    /// USAGE if `pause` is `wait`: SGLang cannot wait for running requests.
     pub fn sglang_in_place(follower: String, poll: Duration, pause: Pause) -> Result<Self> {
         Ok(Self {
             client: Box::new(Workers::new(Sglang::new(pause, false)?, follower, poll)),
@@ -54,7 +55,7 @@ impl Engine {
 impl Sglang {
     fn new(pause: Pause, sends_unchecked: bool) -> Result<Self> {
         let mode = match pause {
-            // Requests wait, and what was computed with the old weights is computed again.
+            // Requests wait, and the cache of the old weights is computed again.
             Pause::Keep => "retract",
             Pause::Wait => {
                 return Err(Error::usage(
@@ -80,8 +81,8 @@ impl Sglang {
     }
 }
 
-/// The path of a question that the package's plugin answers: SGLang's own answers to questions have
-/// no room for more than the values of a weight, here the bytes of a text.
+/// Path of a question that the package's plugin answers. SGLang's own answers to such questions
+/// have room only for the values of a weight: here, the bytes of a text.
 const QUESTION: &str = "/get_weights_by_name";
 
 impl Requests for Sglang {
@@ -99,7 +100,9 @@ impl Requests for Sglang {
         match serde_json::from_slice(&bytes) {
             Ok(Value::Array(workers)) => Ok(workers),
             Ok(told) => Err(server.failed(QUESTION, text(&told, "error"))),
-            Err(_) => Err(server.failed(QUESTION, "it has no plugin deltachain, or no chain")),
+            Err(_) => {
+                Err(server.failed(QUESTION, "the server has no deltachain plugin, or no chain"))
+            }
         }
     }
 
@@ -145,8 +148,8 @@ impl Client for Sglang {
         match fit {
             Fit::Unknown(why) if !self.sends_unchecked => {
                 let why = format!(
-                    "{why}, so that nothing can be compared, and SGLang dies of a version that \
-                    does not fit; --send-unchecked sends it"
+                    "{why}, so the version cannot be compared with the model, and SGLang crashes \
+                     if it does not fit; --send-unchecked sends it anyway"
                 );
                 Err(not_sent(server, &why))
             }
@@ -157,7 +160,8 @@ impl Client for Sglang {
     fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look> {
         let info = server.get("/model_info", Ask::Question)?;
         let named = known.filter(|known| text(&info, "weight_version") == known.name());
-        // Nothing else tells that it is paused. It makes a token, unless it is making others.
+        // Only this request tells whether the server is paused: it generates a token, unless the
+        // server is generating others.
         let is_paused = || !server.responds("/health_generate", PATIENCE);
         let condition = named.map(|version| Condition {
             is_paused: is_paused(),
@@ -197,13 +201,15 @@ impl Client for Sglang {
             });
         }
         let update = json!({
-            // Not `current`, which may lead to another version before all ranks have read it.
+            // Not `current`, which may be switched to another version before all ranks have read
+            // it.
             "model_path": target.directory,
             "weight_version": target.version.name(),
             "flush_cache": true,
         });
         let updated = server.post("/update_weights_from_disk", &update, Ask::Once);
-        // SGLang says that it takes back what it has loaded, but it reads the new files for that.
+        // SGLang claims to roll back after an error, but reads the new files to do so: the model
+        // may be torn.
         let done = updated.and_then(|_| self.resume(server));
         done.map_err(|error| Failure {
             left: Some(Condition::TORN),

@@ -1,5 +1,5 @@
 //! vLLM with the backend `deltachain` of the Python package. Its workers read DIR, which this
-//! process keeps, or download the chain of their own configuration.
+//! process keeps at a version, or download the chain of their own configuration.
 
 use std::time::{Duration, Instant};
 
@@ -16,23 +16,24 @@ const WORKERS: &str = "/collective_rpc";
 /// Servers of vLLM in developer mode.
 #[derive(Debug)]
 pub(crate) struct Vllm {
-    /// The settings that the backend is given.
+    /// The settings for the backend.
     init: Value,
-    /// What happens to running requests when a server is paused.
+    /// Treatment of running requests when a server is paused.
     pause: Pause,
 }
 
 impl Engine {
-    /// vLLM with the backend `deltachain` of the Python package, which gets this JSON object: the
-    /// directory that this process keeps, and the mode. `follower` is the name of this process,
-    /// such as `HOST:DIR`. Servers are polled every `poll`; `pause` says what happens to running
-    /// requests.
+    /// Makes the engine for vLLM with the backend `deltachain` of the Python package. `backend` is
+    /// a JSON object for the backend: the directory that this process keeps, and the mode.
+    /// `follower` is the name of this process, such as `HOST:DIR`. Servers are polled every `poll`;
+    /// `pause` says what happens to running requests.
     ///
     /// # Errors
-    /// USAGE if the backend cannot take this object.
+    /// USAGE if `backend` is not a JSON object.
     pub fn vllm(backend: &str, follower: String, poll: Duration, pause: Pause) -> Result<Self> {
         let client = Box::new(Vllm::workers(backend, follower, poll, pause)?);
-        // Since vLLM 0.33; before, requests wait.
+        // Since vLLM 0.33, servers that are paused with `wait` or `abort` refuse requests; before,
+        // requests waited.
         Ok(Self {
             client,
             refuses: pause != Pause::Keep,
@@ -42,7 +43,7 @@ impl Engine {
 
 impl Vllm {
     /// # Errors
-    /// USAGE if the backend is not described by a JSON object.
+    /// USAGE if `backend` is not a JSON object.
     pub(crate) fn workers(
         backend: &str,
         follower: String,
@@ -51,7 +52,9 @@ impl Vllm {
     ) -> Result<Workers<Self>> {
         let init: Value = serde_json::from_str(backend).unwrap_or_default();
         if !init.is_object() {
-            return Err(Error::usage("settings for the backend are a JSON object"));
+            return Err(Error::usage(
+                "settings for the backend must be a JSON object",
+            ));
         }
         Ok(Workers::new(Self { init, pause }, follower, poll))
     }
@@ -82,7 +85,7 @@ impl Requests for Vllm {
 
     fn is_paused(&self, server: &Server, _: &[Value]) -> Result<bool> {
         let paused = server.get("/is_paused", Ask::Question)?["is_paused"].as_bool();
-        paused.ok_or_else(|| server.failed("/is_paused", "it does not say that"))
+        paused.ok_or_else(|| server.failed("/is_paused", "it does not report whether it is paused"))
     }
 
     fn goes_on(&self, server: &Server) -> bool {
@@ -100,7 +103,7 @@ impl Requests for Vllm {
             return Ok(Fit::Fits);
         }
         let models = server.get("/v1/models", Ask::Question)?;
-        // Adapters come after the model.
+        // Adapters are listed after the model.
         let model = text(&models["data"][0], "root");
         Ok(compare(model, &target.directory))
     }
@@ -136,7 +139,7 @@ impl Requests for Vllm {
     }
 
     fn end_update(&self, server: &Server) {
-        // If this fails too, the workers are asked all the same.
+        // If this request fails, too, the workers are asked nevertheless.
         drop(end_update(server, Ask::Question));
     }
 

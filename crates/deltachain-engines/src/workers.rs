@@ -1,7 +1,7 @@
-//! Servers whose workers have the Python package: which version they hold, whether they can load
-//! another one, and how they are brought to it, step by step, by followers and trainers alike:
-//! integrations/docs/engines.md, "What is asked of a server of vLLM". What is sent for that, each
-//! engine's [`Requests`] say.
+//! Servers whose workers have the Python package. Finds out which version they hold and whether
+//! they can load another one, and loads it step by step, for followers and trainers alike:
+//! integrations/docs/engines.md, "What is asked of a server of vLLM". Each engine implements the
+//! [`Requests`] for that.
 
 use std::fmt::Debug;
 use std::mem;
@@ -14,24 +14,23 @@ use crate::engine::{Client, Condition, Failure, Look, Model, Preparation, Target
 use crate::fit::{Fit, not_sent};
 use crate::server::{Ask, Server};
 
-/// The names of the weights of a server that is being updated, and of a server whose model is
-/// unknown.
+/// Names of the weights of a server during an update, and of a server whose model is unknown.
 pub(crate) const CHANGING: &str = "changing";
 const UNKNOWN: &str = "unknown";
 
-/// Time for which a process that does not poll any more keeps other processes from its servers.
+/// Time after the last poll in which other processes cannot claim a server of this process.
 const LEASE: Duration = Duration::from_secs(90);
 
-/// The requests to servers of an engine.
+/// The requests of an engine to its servers.
 pub(crate) trait Requests: Debug + Send + Sync {
-    /// A question that costs nothing, whose answer has `weight_version`: what the server says that
-    /// it has.
+    /// Path of a question that costs nothing, whose answer has `weight_version`: the name of the
+    /// server's weights.
     const INFO: &'static str;
 
-    /// For a version.
+    /// Path of the request that loads a version.
     const UPDATE: &'static str;
 
-    /// The text that the server names its weights with.
+    /// Returns the name of the server's weights.
     ///
     /// # Errors
     /// IO.
@@ -39,30 +38,30 @@ pub(crate) trait Requests: Debug + Send + Sync {
         Ok(text(&server.get(Self::INFO, ask)?, "weight_version").to_owned())
     }
 
-    /// The answer of each worker to a call of a method of the package.
+    /// Calls a method of the package on the workers; returns each worker's answer.
     ///
     /// # Errors
     /// IO.
     fn call(&self, server: &Server, method: &str, told: Value, ask: Ask) -> Result<Vec<Value>>;
 
-    /// Whether the server is paused; `states` is what its workers have just said.
+    /// True if the server is paused; `states` is what its workers have just reported.
     ///
     /// # Errors
     /// IO.
     fn is_paused(&self, server: &Server, states: &[Value]) -> Result<bool>;
 
-    /// Whether a server that says that it is being changed may not be.
+    /// True if a server that names its weights `changing` may not be in an update.
     fn goes_on(&self, _server: &Server) -> bool {
         false
     }
 
-    /// Whether the workers read the directory that this process keeps.
+    /// True if the workers read the directory that this process keeps.
     fn keeps_copy(&self) -> bool {
         false
     }
 
-    /// Whether a version in the directory of this process fits the server. Workers that download
-    /// the chain compare it themselves.
+    /// Compares the version in this process's directory with the server's model. Workers that
+    /// download the chain compare versions themselves.
     ///
     /// # Errors
     /// IO.
@@ -70,20 +69,20 @@ pub(crate) trait Requests: Debug + Send + Sync {
         Ok(Fit::Fits)
     }
 
-    /// Pauses the server, and begins an update. Gives when it was told to pause.
+    /// Pauses the server, and begins an update. Returns the time of the request to pause.
     ///
     /// # Errors
     /// IO.
     fn start(&self, server: &Server) -> Result<Instant>;
 
-    /// Makes its workers load a version; `told` is sent to them.
+    /// Makes the workers load a version; `told` is sent to them.
     ///
     /// # Errors
     /// IO.
     fn load(&self, server: &Server, version: &Version, told: &Value) -> Result<()>;
 
-    /// Ends an update, if that is a request of its own. The server says that it has what is named
-    /// so.
+    /// Ends an update, if the engine has a request for that. The server then reports this name for
+    /// its weights.
     ///
     /// # Errors
     /// IO.
@@ -94,33 +93,33 @@ pub(crate) trait Requests: Debug + Send + Sync {
     /// Ends an update that another process left open.
     fn end_update(&self, _server: &Server) {}
 
-    /// Makes the server say what it has.
+    /// Sets the name that the server reports for its weights.
     ///
     /// # Errors
     /// IO.
     fn set_name(&self, server: &Server, name: &str) -> Result<()>;
 
-    /// Lets the server go on.
+    /// Resumes the server.
     ///
     /// # Errors
-    /// IO. It stays paused.
+    /// IO, after which the server stays paused.
     fn resume(&self, server: &Server) -> Result<()>;
 }
 
-/// The workers of servers of an engine.
+/// The workers of an engine's servers.
 #[derive(Debug)]
 pub(crate) struct Workers<R> {
     pub(crate) requests: R,
-    /// The name that this process gives itself.
+    /// Name of this process.
     pub(crate) follower: String,
-    /// For how long it brings a server after each question.
+    /// Time for which each request claims a server.
     lease: Duration,
 }
 
 impl<R: Requests> Workers<R> {
-    /// Servers that are polled every `poll`.
+    /// Makes the client for servers that are polled every `poll`.
     pub(crate) fn new(requests: R, follower: String, poll: Duration) -> Self {
-        // Between two looks there is a pause, and it takes a moment.
+        // A poll takes time, in addition to the pause before it.
         Self {
             requests,
             follower,
@@ -128,8 +127,8 @@ impl<R: Requests> Workers<R> {
         }
     }
 
-    /// The states that the workers report. The request claims the server for this process for the
-    /// time `lease`.
+    /// Returns the states that the workers report. The request claims the server for this process
+    /// for the time `lease`.
     fn states(&self, server: &Server, lease: Duration, ask: Ask) -> Result<Vec<Value>, Failure> {
         let told = json!({ "follower": self.follower, "lease": lease.as_secs().to_string() });
         let states = self.requests.call(server, "deltachain_state", told, ask)?;
@@ -148,7 +147,7 @@ impl<R: Requests> Workers<R> {
         Ok(states)
     }
 
-    /// The same; and what all workers hold.
+    /// Returns the model that all workers hold, and the states that they report.
     fn ask(&self, server: &Server, ask: Ask) -> Result<(Model, Vec<Value>), Failure> {
         let states = self.states(server, self.lease, ask)?;
         let models: Option<Vec<Model>> = states.iter().map(model_of).collect();
@@ -163,14 +162,14 @@ impl<R: Requests> Workers<R> {
         }
     }
 
-    /// This process wants to bring the server to a version.
+    /// Claims the server for an update by this process.
     pub(crate) fn claim(&self, server: &Server) -> Result<(), Failure> {
         self.ask(server, Ask::Change).map(drop)
     }
 
-    /// After a failure: lets the server go on with what it holds, if that is whole. `said` is what
-    /// it said before; `may_be_other` whether it may go on with a model that is no version of the
-    /// chain.
+    /// After a failure, resumes the server with its model, if that is whole. `said` is the previous
+    /// name of its weights; `may_be_other` is true if it may serve a model that is not a version of
+    /// the chain.
     pub(crate) fn go_on(&self, server: &Server, said: &str, may_be_other: bool) -> Condition {
         self.requests.end_update(server);
         let model = self
@@ -179,8 +178,8 @@ impl<R: Requests> Workers<R> {
         let name = match &model {
             Model::Torn => return Condition::TORN,
             Model::Version(version) => version.name(),
-            // It has been started again meanwhile. Requests that wait were sent to a server that
-            // had a version.
+            // The server has been restarted in the meantime. The waiting requests were sent to a
+            // server that had a version.
             Model::Other if !may_be_other => {
                 return Condition {
                     model,
@@ -223,12 +222,12 @@ impl<R: Requests> Client for Workers<R> {
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
         let said = match server.glance(R::INFO, is_changing) {
             Ok(Some(info)) => text(&info, "weight_version").to_owned(),
-            // The engine answers nothing while it loads.
+            // The engine does not answer while it loads weights.
             Ok(None) => return is_changing,
             Err(_) => return false,
         };
         if is_changing && said == CHANGING {
-            // One that was started again, and was told to say this, is not paused.
+            // A restarted server that was given this name is not paused.
             return !self.requests.goes_on(server);
         }
         versions.iter().any(|version| said == version.name())
@@ -240,7 +239,7 @@ impl<R: Requests> Client for Workers<R> {
 
     fn preparation(&self, server: &Server, version: u64) -> Result<Preparation> {
         if self.requests.keeps_copy() {
-            // This process has put it there.
+            // This process has already put the version there.
             return Ok(Preparation::Done);
         }
         let told = json!({ "follower": self.follower, "version": version.to_string() });
@@ -267,13 +266,9 @@ impl<R: Requests> Client for Workers<R> {
                 is_paused: false,
             });
         let mut update = Update::default();
-        let mut steps = || {
-            let began = update.start(self, server, may_be_other)?;
-            update.load(self, server, &target.version)?;
-            update.finish(self, server, &target.version.name())?;
-            Ok(began)
-        };
-        let began: Instant = steps().map_err(|error| update.fail(self, server, error))?;
+        let began = update
+            .run(self, server, &target.version, may_be_other)
+            .map_err(|error| update.fail(self, server, error))?;
         update.resume(self, server)?;
         Ok(Some(began.elapsed()))
     }
@@ -289,35 +284,53 @@ impl<R: Requests> Client for Workers<R> {
     }
 
     fn leave(&self, server: &Server) {
-        // One that does not answer gives it up by itself.
+        // The claim on a server that does not answer expires.
         drop(self.states(server, Duration::ZERO, Ask::Question));
     }
 }
 
-/// Progress of the update of a server. Steps of an update that is not open do nothing.
+/// Progress of a server's update. If no update is open, its steps do nothing.
 #[derive(Debug, Default)]
 pub(crate) enum Update {
-    /// None is open: the server serves, as far as is known here.
+    /// No update is open: the server serves, as far as this process knows.
     #[default]
     Idle,
     /// The server may have been paused, and an update may be open.
     Begun {
-        /// The text that the server named its weights with before.
+        /// The previous name of the server's weights.
         said: String,
-        /// Whether it may go on with a model that is no version of the chain.
+        /// True if the server may serve a model that is not a version of the chain.
         may_be_other: bool,
-        /// The model that it was told to load.
+        /// The model that is being loaded.
         model: Model,
     },
-    /// The server has this model, and was not told to go on.
+    /// The server has this model, and has not been resumed.
     Finished(Model),
 }
 
 impl Update {
-    /// Pauses the server, and begins an update. Gives when it was told to pause.
+    /// Begins an update, loads a version, and finishes it. Returns the time of the request to
+    /// pause.
     ///
     /// # Errors
-    /// IO, after which [`fail`](Self::fail) is called, as for the next two steps.
+    /// IO, after which [`fail`](Self::fail) is called.
+    fn run<R: Requests>(
+        &mut self,
+        of: &Workers<R>,
+        server: &Server,
+        version: &Version,
+        may_be_other: bool,
+    ) -> Result<Instant> {
+        let began = self.start(of, server, may_be_other)?;
+        self.load(of, server, version)?;
+        self.finish(of, server, &version.name())?;
+        Ok(began)
+    }
+
+    /// Pauses the server, and begins an update. Returns the time of the request to pause.
+    ///
+    /// # Errors
+    /// IO; the caller then calls [`fail`](Self::fail), as for the next two steps.
     pub(crate) fn start<R: Requests>(
         &mut self,
         of: &Workers<R>,
@@ -333,7 +346,7 @@ impl Update {
         of.requests.start(server)
     }
 
-    /// Makes the server load a version.
+    /// Loads a version into the server.
     ///
     /// # Errors
     /// IO.
@@ -352,7 +365,7 @@ impl Update {
         of.requests.load(server, version, &told)
     }
 
-    /// Ends the update. The server says that it has what is named so, and stays paused.
+    /// Ends the update. The server reports this name for its weights, and stays paused.
     ///
     /// # Errors
     /// IO.
@@ -370,11 +383,11 @@ impl Update {
         Ok(())
     }
 
-    /// Lets the server go on. An update that has not been finished ends: the server goes on with
-    /// what it holds, if that is whole.
+    /// Resumes the server. An update that has not been finished ends: the server continues with its
+    /// model if that is whole.
     ///
     /// # Errors
-    /// IO: it stays paused.
+    /// IO: the server stays paused.
     pub(crate) fn resume<R: Requests>(
         &mut self,
         of: &Workers<R>,
@@ -391,7 +404,7 @@ impl Update {
             })?;
             *self = Self::Idle;
         }
-        let text = "the update was not finished, and it may hold parts of two versions";
+        let text = "the update was not finished, and the server may hold parts of two versions";
         let failure = self.fail(of, server, server.failed("/resume", text));
         if failure.stays_paused() {
             Err(failure)
@@ -400,8 +413,7 @@ impl Update {
         }
     }
 
-    /// After an error: an open update ends, and the server goes on with what it holds, if that is
-    /// whole.
+    /// Ends an open update after an error; the server continues with its model if that is whole.
     pub(crate) fn fail<R: Requests>(
         &mut self,
         of: &Workers<R>,
@@ -424,7 +436,7 @@ impl Update {
     }
 }
 
-/// The model that a worker says that it holds.
+/// Returns the model that a worker reports.
 fn model_of(worker: &Value) -> Option<Model> {
     match text(worker, "state") {
         "held" => {

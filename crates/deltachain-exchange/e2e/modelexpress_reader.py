@@ -1,9 +1,9 @@
-"""Three steps, exported in slime's layout, read by the reader of ModelExpress, which servers of vLLM and SGLang use:
-its checkpoint has to be the last step bit for bit, and damage has to be noticed.
+"""Exports three steps in slime's layout, and reads them with the reader of ModelExpress, which servers of vLLM and
+SGLang use: its checkpoint must equal the last step bit for bit, and it must notice damage.
 
     python modelexpress_reader.py TOOL EXCHANGE TESTDATA
 
-Its reader takes objects from S3. Here files take their place; nothing else of it is replaced.
+The reader downloads objects from S3. Here files replace S3; everything else is the original.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARD = "model-00001-of-00001.safetensors"
 
 
 class Files:
-    """Objects of S3, in a directory."""
+    """The objects of S3, in a directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,5 +1,5 @@
-"""The proof of the exchange, with the real packages: they decode what deltachain-exchange exports, and it imports
-what they make.
+"""Tests the exchange with the real packages: they decode the exports of deltachain-exchange, which imports their
+deltas.
 
 For each pair of states and each layout: deltachain-exchange exports a link and the package (or, where a layout has
 none, the writer in bench/rivals/methods) gives the target back bit for bit; the package encodes the pair,
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench/rivals"))
 from checkpoint import Tensor, parse, write
 from method import Method, load
 
-# Layout of deltachain-exchange, its encoding, and the method that knows it from the other side.
+# A layout of deltachain-exchange, its encoding, and the method on the other side.
 LAYOUTS = [
     ("arc2", "zlib", "fireworks arc_v1"),
     ("arc2", "zstd", "fireworks arc_v2"),
@@ -40,7 +40,8 @@ SHARD = "model-00001-of-00001.safetensors"
 
 
 def generated(seed: int) -> tuple[bytes, bytes]:
-    """A pair of BF16 states: scalars, empty tensors, odd lengths, NaN payloads, signed zeros, dense, idle tensors."""
+    """Makes a pair of BF16 states: scalars, empty tensors, odd lengths, NaN payloads, signed zeros, dense, idle
+    tensors."""
     random = np.random.default_rng(seed)
     shapes = {
         "scalar": [], "empty": [2, 0], "one": [1], "odd": [3, 333], "idle": [17], "dense": [257], "large": [900, 1001],
@@ -48,7 +49,7 @@ def generated(seed: int) -> tuple[bytes, bytes]:
     pair = [{}, {}]
     for name, shape in shapes.items():
         count = int(np.prod(shape, dtype=np.int64))
-        # Any bits at all, among them NaN payloads, infinities, and both zeros.
+        # Any bits, among them NaN payloads, infinities, and both zeros.
         old = random.integers(0, 1 << 16, count, dtype=np.uint16) if seed % 2 else (
             (random.standard_normal(count).astype(np.float32) * 0.02).view(np.uint32) >> 16
         ).astype(np.uint16)
@@ -112,7 +113,7 @@ class Proof:
             )
 
     def decode(self, rival: Method, layout: str, out: Path) -> tuple[object, int]:
-        """What the other side makes of what was exported, and how many bytes that was."""
+        """Returns the other side's result for an export, and the export's number of bytes."""
         if layout == "slime":
             index = (out / "weight_v000001" / INDEX).read_bytes()
             described = json.loads(index)["metadata"]
@@ -122,7 +123,7 @@ class Proof:
             name = {"trl": "deltas/step_000001.safetensors", "pulsept1": "step_000001.pulse"}
             blob = (out / name.get(layout, "step_000001.safetensors")).read_bytes()
         if layout == "trl":
-            # The method's decoder asks for all tensors; TRL lists those that change.
+            # The method's decoder needs all tensors; TRL lists only the ones that change.
             tensors, metadata = parse(memoryview(blob))
             for name in rival.base:
                 tensors.setdefault(f"{name}.idx", Tensor("U16" if rival.gaps else "I32", [0], np.zeros(0, np.uint8)))
@@ -134,7 +135,7 @@ class Proof:
         return rival.decode(complete), len(blob)
 
     def lay_out(self, rival: Method, layout: str, encoding: str, blob: bytes, path: Path) -> Path:
-        """What the other side has encoded, as files."""
+        """Writes the other side's encoding to files."""
         if layout != "slime":
             path.write_bytes(blob)
             return path

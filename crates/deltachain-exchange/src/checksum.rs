@@ -1,13 +1,13 @@
-//! The checksums that foreign layouts have of a tensor's bytes.
+//! The checksums that foreign layouts use for the bytes of a tensor.
 
 use twox_hash::XxHash3_128;
 
-/// Adler-32.
+/// Computes the Adler-32.
 pub(crate) fn adler32(bytes: &[u8]) -> u32 {
     simd_adler32::adler32(&bytes)
 }
 
-/// XXH3-128 with seed 0; the most significant byte comes first where it is written.
+/// Computes the XXH3-128 with seed 0. Layouts write its most significant byte first.
 pub(crate) fn xxh3_128(bytes: &[u8]) -> u128 {
     XxHash3_128::oneshot(bytes)
 }
@@ -18,7 +18,7 @@ mod tests {
 
     #[test]
     fn checksums_are_the_known_ones() {
-        // Values of Python's `zlib.adler32` and `xxhash.xxh3_128_hexdigest`.
+        // Values from Python's `zlib.adler32` and `xxhash.xxh3_128_hexdigest`.
         assert_eq!(adler32(b"Wikipedia"), 0x11e6_0398);
         assert_eq!(
             format!("{:032x}", xxh3_128(b"")),

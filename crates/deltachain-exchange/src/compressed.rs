@@ -1,5 +1,5 @@
-//! zstd and zlib frames whose length is known before they are opened, so that none can ask for
-//! more.
+//! zstd frames and zlib streams whose length is known before they are decompressed, so that they
+//! cannot ask for more memory.
 
 use std::io::{Read, Write};
 
@@ -10,10 +10,10 @@ use flate2::write::ZlibEncoder;
 
 use crate::refusal::corrupt;
 
-/// A block of a frame has at least four bytes, and gives at most 128 KiB.
+/// A block of a frame has at least four bytes, and yields at most 128 KiB.
 const MOST_EXPANSION: usize = 1 << 15;
 
-/// Exactly `length` bytes from a zstd frame.
+/// Decompresses a zstd frame to exactly `length` bytes.
 pub(crate) fn unzstd(frame: &[u8], length: usize) -> Result<Vec<u8>> {
     let bytes = unzstd_up_to(frame, length)?;
     if bytes.len() == length {
@@ -23,16 +23,16 @@ pub(crate) fn unzstd(frame: &[u8], length: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// At most `most` bytes from a zstd frame. Memory: those, and no window.
+/// Decompresses a zstd frame to at most `most` bytes. Allocates these, and no window.
 pub(crate) fn unzstd_up_to(frame: &[u8], most: usize) -> Result<Vec<u8>> {
     let room = most.min(frame.len().saturating_mul(MOST_EXPANSION));
     zstd::bulk::decompress(frame, room)
         .map_err(|error| corrupt(format!("a zstd frame is damaged or too long: {error}")))
 }
 
-/// Exactly `length` bytes from a zlib stream.
+/// Decompresses a zlib stream to exactly `length` bytes.
 pub(crate) fn unzlib(stream: &[u8], length: usize) -> Result<Vec<u8>> {
-    // One byte more than wanted shows that there are more.
+    // Reads one byte more, to notice a longer stream.
     let mut bytes = Vec::new();
     let mut decoder = ZlibDecoder::new(stream).take(length as u64 + 1);
     decoder
@@ -51,12 +51,12 @@ fn other_length(length: usize) -> Error {
     ))
 }
 
-/// A zstd frame that states its length.
+/// Compresses bytes to a zstd frame that states its length.
 pub(crate) fn zstd(bytes: &[u8], level: i32) -> Result<Vec<u8>> {
     zstd::bulk::compress(bytes, level).map_err(|error| Error::io("compressing", error))
 }
 
-/// A zlib stream.
+/// Compresses bytes to a zlib stream.
 pub(crate) fn zlib(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     encoder

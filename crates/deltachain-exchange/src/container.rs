@@ -1,5 +1,5 @@
-//! safetensors files as an envelope: of compressed bytes under the names of tensors, with a note on
-//! each in `__metadata__`.
+//! safetensors files as an envelope for compressed bytes under the names of tensors, each with a
+//! note in `__metadata__`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,11 +13,11 @@ use serde::Serialize;
 use crate::refusal::malformed;
 use crate::tensors::bytes_of;
 
-/// The envelope's files, opened; nothing but headers has been read.
+/// The opened files of an envelope; only headers have been read.
 #[derive(Debug)]
 pub(crate) struct Envelope {
     state: SafetensorsState,
-    /// `__metadata__` of all files together.
+    /// `__metadata__` of all files.
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
@@ -36,28 +36,29 @@ impl Envelope {
         })
     }
 
-    /// Names, ascending.
+    /// Returns the names of the entries, ascending.
     pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.state.tensors().iter().map(TensorInfo::name)
     }
 
-    /// The number of the entry of this name.
+    /// Returns the number of the entry with this name.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         find(self.state.tensors(), name)
     }
 
-    /// An entry, which has one dimension, with its dtype.
+    /// Reads an entry, which must have one dimension; returns its dtype and its bytes.
     pub(crate) fn entry(&self, number: usize) -> Result<(Dtype, Vec<u8>)> {
         let info = self
             .state
             .tensors()
             .get(number)
             .filter(|info| info.shape().len() == 1);
-        let info = info.ok_or_else(|| malformed("an entry of the file has not one dimension"))?;
+        let info = info
+            .ok_or_else(|| malformed("an entry of the file does not have exactly one dimension"))?;
         Ok((info.dtype(), bytes_of(&self.state, number)?))
     }
 
-    /// An entry of plain bytes.
+    /// Reads an entry of compressed bytes.
     pub(crate) fn blob(&self, number: usize) -> Result<Vec<u8>> {
         match self.entry(number)? {
             (Dtype::U8, bytes) => Ok(bytes),
@@ -68,7 +69,7 @@ impl Envelope {
     }
 }
 
-/// An entry to be written, of one dimension.
+/// An entry of one dimension, to be written.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -83,8 +84,8 @@ struct Extent<'a> {
     data_offsets: [u64; 2],
 }
 
-/// Writes a safetensors file that is there at once and whole, and gives its length. Entries are
-/// written widest dtype first, then by name.
+/// Writes a safetensors file atomically; returns its length. Entries are sorted by dtype, the
+/// widest first, and then by name.
 pub(crate) fn write(
     path: &Path,
     metadata: &BTreeMap<String, String>,
@@ -139,7 +140,7 @@ pub(crate) fn write(
     Ok(8 + header.len() as u64 + end)
 }
 
-/// Writes a file of text that is there at once and whole, and gives its length.
+/// Writes a text file atomically; returns its length.
 pub(crate) fn write_text(path: &Path, text: &[u8]) -> Result<u64> {
     let mut file = OutputFile::create(path, true)?;
     file.write_all(text)
@@ -148,9 +149,9 @@ pub(crate) fn write_text(path: &Path, text: &[u8]) -> Result<u64> {
     Ok(text.len() as u64)
 }
 
-/// Creates the directory that becomes that of a step, when its base has been read. What an
-/// interrupted run has left there is replaced. Nothing else is: the base may lie where the step is
-/// to be.
+/// Creates the hidden directory that will become that of a step; call it after the base has been
+/// read. It replaces files that an interrupted run has left there, and nothing else: the base may
+/// be where the step will be.
 pub(crate) fn create_directory(path: &Path, base: &dyn State) -> Result<PathBuf> {
     create_parent(path, base)?;
     let begun = path.with_file_name(format!(
@@ -162,16 +163,17 @@ pub(crate) fn create_directory(path: &Path, base: &dyn State) -> Result<PathBuf>
     Ok(begun)
 }
 
-/// Makes a directory of a step visible, which is complete.
+/// Makes the complete directory of a step visible.
 pub(crate) fn finish_directory(begun: &Path, path: &Path) -> Result<()> {
     std::fs::rename(begun, path).map_err(|error| Error::io("writing", error).in_file(path))
 }
 
-/// Refuses a step that is there already, and creates its directory, when its base has been read.
+/// Refuses a step that exists, and creates its parent directory; call it after the base has been
+/// read.
 pub(crate) fn create_parent(path: &Path, base: &dyn State) -> Result<()> {
     base.check_unchanged()?;
     if std::fs::symlink_metadata(path).is_ok() {
-        return Err(Error::usage("the step is there already").in_file(path));
+        return Err(Error::usage("the step exists already").in_file(path));
     }
     match path.parent() {
         Some(parent) => std::fs::create_dir_all(parent)

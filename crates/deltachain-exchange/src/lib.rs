@@ -1,13 +1,13 @@
-//! The weight deltas of other systems, read and written: ARC 1 and 2 of Fireworks, the directories
-//! of slime, PULSEPT1 of basilica, and the patches of TRL. [docs/exchange.md] says who reads what,
-//! and what each layout can carry.
+//! Reads and writes the weight deltas of other systems: ARC 1 and 2 of Fireworks, the directories
+//! of slime, PULSEPT1 of basilica, and the patches of TRL. [docs/exchange.md] says which systems
+//! read what, and what each layout can carry.
 //!
-//! One file per layout, with its reader beside its writer. A [`Reader`] turns a base into the state
-//! that a foreign delta leads to; a [`Writer`] makes a foreign delta of two states. Neither knows
-//! links: [`deltachain::diff()`] compares the states that are read, and [`deltachain::Replay`]
-//! builds the states that are written.
+//! Each layout has one file, with its reader next to its writer. A [`Reader`] turns a base into the
+//! target of a foreign delta; a [`Writer`] makes a foreign delta from two states. Neither uses
+//! links: [`deltachain::diff()`] compares the states that were read, and [`deltachain::Replay`]
+//! builds the states to be written.
 //!
-//! Foreign files are untrusted. No more is allocated than a few times the file's length and, per
+//! Foreign files are untrusted. Readers allocate at most a few times the file's length and, per
 //! thread, a few times the longest tensor of the base. Pickled data is always refused.
 //!
 //! ```
@@ -30,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! The feature `program` adds the program `deltachain-exchange`, and what it needs.
+//! The feature `program` adds the program `deltachain-exchange` and its dependencies.
 //!
 //! [docs/exchange.md]: https://docs.rs/crate/deltachain/latest
 
@@ -66,7 +66,7 @@ use deltachain::{Progress, Result, StateTable};
 
 pub use step::{Export, Import, Step};
 
-/// A layout whose deltas are read.
+/// A layout that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// [`arc2`]: a file, or a directory of files; versions 1 and 2.
@@ -80,19 +80,19 @@ pub enum Reader {
 }
 
 impl Reader {
-    /// Applies the foreign delta at `delta` to `base`, checks all that its checksums allow, and
-    /// puts every tensor of the result into `out`. `out` has been created for the tensors of
-    /// `base`, because these layouts add, remove and reshape nothing. Until this has returned
-    /// without error, what `out` holds must not be used. Tells `progress` of all bytes of the base,
-    /// once.
+    /// Applies the foreign delta at `delta` to `base`, checks everything that its checksums allow,
+    /// and writes every tensor of the result to `out`. `out` was created for the tensors of `base`,
+    /// because these layouts do not add, remove or reshape tensors. The content of `out` must not
+    /// be used unless this function has returned without an error. Reports all bytes of the base to
+    /// `progress`, once.
     ///
     /// Memory: a few times the delta's length, and per thread a few times the longest tensor.
     ///
     /// # Errors
-    /// With the file, and where there is one with the tensor: `CORRUPT` or `MALFORMED` if the delta
-    /// is not what its layout asks for, `UNSUPPORTED` for pickled data and what only a GPU can
-    /// decode, `WRONG_BASE` if the base cannot be the one it was made from, `STATE_MISMATCH` if a
-    /// checksum of the result is another; USAGE, IO.
+    /// Errors name the file, and the tensor if there is one: `CORRUPT` or `MALFORMED` if the delta
+    /// does not follow its layout, `UNSUPPORTED` for pickled data and for codings that only a GPU
+    /// can decode, `WRONG_BASE` if the delta cannot have been made from this base, `STATE_MISMATCH`
+    /// if a checksum of the result differs; USAGE, IO.
     pub fn apply(
         self,
         delta: &Path,
@@ -110,7 +110,7 @@ impl Reader {
     }
 }
 
-/// A layout in which deltas are written, with what can be chosen about it.
+/// A layout that can be written, with its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// Files with the names of the base's files.
@@ -124,11 +124,11 @@ pub enum Writer {
 }
 
 impl Writer {
-    /// Whether the layout can carry what leads from `base` to `target`; to be asked for all steps
-    /// before the first is written.
+    /// Checks that the layout can carry the difference between `base` and `target`; to be called
+    /// for all steps before the first one is written.
     ///
     /// # Errors
-    /// USAGE with the tensor that it cannot carry.
+    /// USAGE, with the tensor that the layout cannot carry.
     pub fn check(self, base: &StateTable, target: &StateTable) -> Result<()> {
         tensors::same(&base.tensors, &target.tensors)?;
         let digests = base.digests.tensors.iter().zip(&target.digests.tensors);
@@ -144,12 +144,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the delta from `base` to `target` into `directory`, which exists. What a reader looks
-    /// for first is there last. Tells `progress` of all bytes of the target, once. Memory: the
-    /// delta, and per thread a few times the longest tensor.
+    /// Writes the delta from `base` to `target` into `directory`, which exists. The file that
+    /// readers look for appears last. Reports all bytes of the target to `progress`, once. Memory:
+    /// the delta, and per thread a few times the longest tensor.
     ///
     /// # Errors
-    /// USAGE if the layout cannot carry it ([`check`](Self::check)) or the step is there already;
+    /// USAGE if the layout cannot carry the difference ([`check`](Self::check)) or the step exists;
     /// IO.
     pub fn write(
         self,
@@ -162,19 +162,14 @@ impl Writer {
         tensors::same(base.tensors(), target.tensors())?;
         if step.number == 0 {
             return Err(deltachain::Error::usage(
-                "the number of a step is at least 1",
+                "the number of a step must be at least 1",
             ));
         }
         match self {
             Self::Arc2(version) => arc2::write(version, base, target, step, directory, progress),
-            Self::Slime(encoding, checksum) => slime::write(
-                (encoding, checksum),
-                base,
-                target,
-                step,
-                directory,
-                progress,
-            ),
+            Self::Slime(encoding, checksum) => {
+                slime::write(encoding, checksum, base, target, step, directory, progress)
+            }
             Self::Pulsept1(version) => {
                 pulsept1::write(version, base, target, step, directory, progress)
             }

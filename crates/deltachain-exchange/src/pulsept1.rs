@@ -1,12 +1,12 @@
 //! PULSEPT1 of basilica: one file for all tensors of a BF16 model.
 //!
-//! `PULSEPT1`, the header's length (`u32`), a header of JSON, and one zstd frame with positions and
-//! values, tensor by tensor in the order of names. The header lists all tensors with the XXH3-128
-//! of their new bytes. The state's digest is the XXH3-128 of these digests one after another.
-//! [Three versions](Version) differ in how positions and values are written. The state's digest
-//! covers no names and no shapes.
+//! A file consists of `PULSEPT1`, the header's length (`u32`), a header of JSON, and one zstd frame
+//! with positions and values, tensor by tensor in the order of names. The header lists all tensors
+//! with the XXH3-128 of their new bytes. The state's digest is the XXH3-128 of these digests in
+//! sequence; it covers neither names nor shapes. [Three versions](Version) differ in the coding of
+//! positions and values.
 
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo};
@@ -22,7 +22,7 @@ use crate::rice::{
     write_steps,
 };
 use crate::step::{Export, Import, Step};
-use crate::tensors::{address, bytes_of, changed_pairs, each, pairs};
+use crate::tensors::{address, bytes_of, change_tensor, changed_pairs, each, pairs};
 
 const MAGIC: &[u8; 8] = b"PULSEPT1";
 /// Longer headers are refused: some 500 000 tensors fit.
@@ -31,18 +31,19 @@ const MOST_HEADER_BYTES: u32 = 1 << 27;
 const MOST_WINDOW_LOG: u32 = 27;
 const LEVEL: i32 = 1;
 const DIGEST_BEGIN: &str = "xxh3_128:";
-/// The most bytes of positions, in any version, for a changed element, and in addition for a
+/// Maximum size of positions in any version: bytes per changed element, and additional bytes per
 /// tensor.
 const MOST_POSITION_BYTES: [u64; 2] = [13, 4096];
 
 /// Coding of positions and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// Gaps of 16 bits, new values.
+    /// Gaps of 16 bits; new values.
     V1,
-    /// Rice codes, steps of the bits of values.
+    /// Rice codes; differences between the bits of new and old values.
     V2,
-    /// Rice codes by the exponent of the old element, steps of the bits of values.
+    /// Rice codes by the exponent of the old element; differences between the bits of new and old
+    /// values.
     V3,
 }
 
@@ -55,7 +56,7 @@ impl Version {
         }
     }
 
-    /// The names of the codings of positions and of values in the header.
+    /// Returns the names of the codings of positions and of values in the header.
     fn names(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::V1 => ("delta-u16-esc", None),
@@ -74,7 +75,7 @@ impl Version {
     }
 }
 
-// The fields of these are in the order that the layout's own writer has.
+// The fields of these structs are in the order in which the layout's own writer has them.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -98,7 +99,7 @@ struct Model {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::struct_field_names, reason = "they are called as in the file")]
+#[expect(clippy::struct_field_names, reason = "names are as in the file")]
 struct Tensor {
     changed: u64,
     dtype: String,
@@ -117,9 +118,9 @@ fn digest_text(digest: u128) -> String {
     format!("{DIGEST_BEGIN}{digest:032x}")
 }
 
-/// The digest of a state from the digests of its tensors.
+/// Computes the digest of a state from the digests of its tensors.
 fn state_digest(digests: &[u128]) -> String {
-    // The most significant byte first, as the layout has it.
+    // The layout hashes digests with the most significant byte first.
     let bytes: Vec<u8> = digests
         .iter()
         .flat_map(|digest| digest.swap_bytes().to_le_bytes())
@@ -127,11 +128,11 @@ fn state_digest(digests: &[u128]) -> String {
     digest_text(xxh3_128(&bytes))
 }
 
-/// The digest of a state of BF16 tensors in this layout: XXH3-128 of the digests of all tensors, in
-/// the order of their names.
+/// Computes the digest of a state of BF16 tensors in this layout: the XXH3-128 of the digests of
+/// all tensors, in the order of their names.
 ///
 /// # Errors
-/// The errors of reading it.
+/// Errors of reading `state`.
 pub fn digest(state: &dyn State) -> Result<String> {
     Ok(state_digest(&each(state.tensors().len(), |tensor| {
         Ok(xxh3_128(&bytes_of(state, tensor)?))
@@ -156,17 +157,17 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<Header> {
     file.read_exact(&mut json)
         .map_err(|error| Error::io("reading", error))?;
     serde_json::from_slice(&json)
-        .map_err(|error| malformed(format!("the header is not as it should be: {error}")))
+        .map_err(|error| malformed(format!("the header is invalid: {error}")))
 }
 
-/// Checks what the header says of its tensors, and that the base has the same tensors.
-fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<()> {
+/// Checks the header's entries for tensors.
+fn check_header(header: &Header, version: Version) -> Result<()> {
     if !header
         .tensors
         .is_sorted_by(|left, right| left.name < right.name)
     {
         return Err(malformed(
-            "the tensors are not in the order of their names, each once",
+            "the tensors are not in the order of their names, or one is duplicate",
         ));
     }
     let (indices, values) = version.names();
@@ -185,16 +186,21 @@ fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<(
             Version::V2 | Version::V3 => (changed..=changed.saturating_mul(3)).contains(&val_bytes),
         };
         let problem = if tensor.dtype != "bf16" {
-            "has another dtype than bf16"
+            "has a dtype other than bf16"
         } else if tensor.idx_enc != indices || tensor.val_enc.as_deref() != values {
-            "is coded in another way than the version says"
+            "is not coded as its version requires"
         } else if changed > tensor.numel || idx_bytes > most || !sizes_fit {
-            "has lengths that do not fit what changes"
+            "has lengths that do not fit its number of changes"
         } else {
             continue;
         };
         return Err(malformed(format!("a tensor {problem}")).of_tensor(&tensor.name));
     }
+    Ok(())
+}
+
+/// Checks that the base has the tensors of the header and no others.
+fn check_base(header: &Header, base: &dyn State) -> Result<()> {
     let mut listed = header.tensors.iter();
     for info in base.tensors() {
         let tensor = listed.next().filter(|tensor| tensor.name == info.name());
@@ -206,7 +212,7 @@ fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<(
             || info.elements() != tensor.numel
         {
             let message = format!(
-                "the base has {} {:?} here, the file bf16 {:?}",
+                "the base has {} {:?} here, but the file has bf16 {:?}",
                 info.dtype(),
                 info.shape(),
                 tensor.shape
@@ -237,7 +243,8 @@ pub(crate) fn apply(
         .find(|one| one.number() == header.format_version);
     let version = version
         .ok_or_else(|| unsupported(format!("version {} of PULSEPT1", header.format_version)))?;
-    check_header(&header, version, base)?;
+    check_header(&header, version)?;
+    check_base(&header, base)?;
     if let Some(expected) = &header.base_state_digest
         && *expected != digest(base)?
     {
@@ -246,59 +253,16 @@ pub(crate) fn apply(
         )));
     }
 
-    let damaged = |error: std::io::Error| corrupt(format!("the zstd frame is damaged: {error}"));
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(file)
-        .map_err(damaged)?
-        .single_frame();
-    decoder.window_log_max(MOST_WINDOW_LOG).map_err(damaged)?;
-    let mut next = |length: u64| {
-        let mut bytes = Vec::new();
-        decoder
-            .by_ref()
-            .take(length)
-            .read_to_end(&mut bytes)
-            .map_err(damaged)?;
-        if bytes.len() as u64 == length {
-            Ok(bytes)
-        } else {
-            Err(corrupt("the zstd frame ends early"))
-        }
-    };
+    let mut frame = Frame::open(file)?;
     let mut digests = Vec::with_capacity(header.tensors.len());
-    for (number, (info, tensor)) in base.tensors().iter().zip(&header.tensors).enumerate() {
-        let mut one = || {
-            let mut bytes = bytes_of(base, number)?;
-            let (places, values) = (next(tensor.idx_bytes)?, next(tensor.val_bytes)?);
-            restore(
-                version,
-                &mut bytes,
-                address(tensor.changed)?,
-                &places,
-                &values,
-            )?;
-            let digest = xxh3_128(&bytes);
-            if tensor.tensor_digest != digest_text(digest) {
-                return Err(mismatch("XXH3-128"));
-            }
-            out.write(number, 0, &bytes)?;
-            progress.advance(info.bytes())?;
-            Ok(digest)
-        };
-        digests.push(one().map_err(|error| error.of_tensor(info.name()))?);
+    for (number, tensor) in header.tensors.iter().enumerate() {
+        digests.push(change_tensor(base, out, progress, number, |bytes| {
+            restore(version, tensor, &mut frame, bytes)
+        })?);
     }
-    // A delta that changes nothing is not always in a frame.
-    let is_empty = header.tensors.iter().all(|tensor| tensor.changed == 0);
-    if !is_empty && decoder.read(&mut [0]).map_err(damaged)? != 0 {
-        return Err(malformed("the zstd frame holds more than the header says"));
-    }
-    if !is_empty
-        && decoder
-            .finish()
-            .read(&mut [0])
-            .map_err(|error| Error::io("reading", error))?
-            != 0
-    {
-        return Err(malformed("bytes follow the zstd frame"));
+    // A delta without changes may have no frame.
+    if header.tensors.iter().any(|tensor| tensor.changed > 0) {
+        frame.check_end()?;
     }
     if state_digest(&digests) != header.state_digest {
         return Err(malformed(
@@ -319,7 +283,79 @@ pub(crate) fn apply(
     })
 }
 
-fn restore(
+/// The zstd frame of a file, which is decompressed piece by piece.
+struct Frame<R: BufRead> {
+    decoder: zstd::stream::read::Decoder<'static, R>,
+}
+
+impl<R: BufRead> Frame<R> {
+    fn open(file: R) -> Result<Self> {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(file)
+            .map_err(|error| damaged(&error))?
+            .single_frame();
+        decoder
+            .window_log_max(MOST_WINDOW_LOG)
+            .map_err(|error| damaged(&error))?;
+        Ok(Self { decoder })
+    }
+
+    /// Reads the next `length` bytes.
+    fn read(&mut self, length: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.decoder
+            .by_ref()
+            .take(length)
+            .read_to_end(&mut bytes)
+            .map_err(|error| damaged(&error))?;
+        if bytes.len() as u64 == length {
+            Ok(bytes)
+        } else {
+            Err(corrupt("the zstd frame ends early"))
+        }
+    }
+
+    /// Checks that nothing is left in the frame, and that nothing follows it.
+    fn check_end(mut self) -> Result<()> {
+        if self
+            .decoder
+            .read(&mut [0])
+            .map_err(|error| damaged(&error))?
+            != 0
+        {
+            return Err(malformed("the zstd frame holds more than the header says"));
+        }
+        let rest = self.decoder.finish().read(&mut [0]);
+        if rest.map_err(|error| Error::io("reading", error))? != 0 {
+            return Err(malformed("bytes follow the zstd frame"));
+        }
+        Ok(())
+    }
+}
+
+fn damaged(error: &std::io::Error) -> Error {
+    corrupt(format!("the zstd frame is damaged: {error}"))
+}
+
+/// Turns the bytes of a tensor into the new ones, and checks them. Returns their digest.
+fn restore<R: BufRead>(
+    version: Version,
+    tensor: &Tensor,
+    frame: &mut Frame<R>,
+    bytes: &mut [u8],
+) -> Result<u128> {
+    let places = frame.read(tensor.idx_bytes)?;
+    let values = frame.read(tensor.val_bytes)?;
+    let count = address(tensor.changed)?;
+    change_elements(version, bytes, count, &places, &values)?;
+    let digest = xxh3_128(bytes);
+    if tensor.tensor_digest == digest_text(digest) {
+        Ok(digest)
+    } else {
+        Err(mismatch("XXH3-128"))
+    }
+}
+
+fn change_elements(
     version: Version,
     bytes: &mut [u8],
     count: usize,
@@ -371,58 +407,26 @@ pub(crate) fn write(
     progress: &dyn Progress,
 ) -> Result<Export> {
     let path = directory.join(format!("step_{:06}.pulse", step.number));
-    let (indices, values) = version.names();
     let coded = each(target.tensors().len(), |number| {
         let info = &target.tensors()[number];
         check(info).map_err(|error| error.of_tensor(info.name()))?;
-        let (old, new) = (bytes_of(base, number)?, bytes_of(target, number)?);
-        let (places, bits) = changed_pairs(&old, &new);
-        let places = places
-            .into_iter()
-            .map(short)
-            .collect::<Result<Vec<u32>>>()?;
-        let place_bytes = match version {
-            Version::V1 => write_gaps(&places),
-            Version::V2 => write_rice(&places)?,
-            Version::V3 => write_classes(&places, &old)?,
-        };
-        let value_bytes = match version {
-            Version::V1 => bits.iter().flat_map(|[_, new]| new.to_le_bytes()).collect(),
-            Version::V2 | Version::V3 => write_steps(&bits),
-        };
-        let digests = [xxh3_128(&old), xxh3_128(&new)];
-        let tensor = Tensor {
-            changed: places.len() as u64,
-            dtype: "bf16".to_owned(),
-            idx_bytes: place_bytes.len() as u64,
-            idx_enc: indices.to_owned(),
-            name: info.name().to_owned(),
-            numel: info.elements(),
-            shape: info.shape().to_vec(),
-            tensor_digest: digest_text(digests[1]),
-            val_bytes: value_bytes.len() as u64,
-            val_enc: values.map(str::to_owned),
-        };
+        let coded = encode(
+            version,
+            info,
+            &bytes_of(base, number)?,
+            &bytes_of(target, number)?,
+        )?;
         progress.advance(info.bytes())?;
-        Ok((tensor, [place_bytes, value_bytes].concat(), digests))
+        Ok(coded)
     })?;
-    let base_digest = state_digest(
-        &coded
-            .iter()
-            .map(|(_, _, digests)| digests[0])
-            .collect::<Vec<_>>(),
-    );
-    let target_digest = state_digest(
-        &coded
-            .iter()
-            .map(|(_, _, digests)| digests[1])
-            .collect::<Vec<_>>(),
-    );
-    let payload = coded
+    let old_digests: Vec<_> = coded.iter().map(|coded| coded.old_digest).collect();
+    let new_digests: Vec<_> = coded.iter().map(|coded| coded.new_digest).collect();
+    let base_digest = state_digest(&old_digests);
+    let payload: Vec<u8> = coded
         .iter()
-        .flat_map(|(_, bytes, _)| bytes)
+        .flat_map(|coded| &coded.bytes)
         .copied()
-        .collect::<Vec<u8>>();
+        .collect();
     let header = Header {
         base_state_digest: Some(base_digest.clone()),
         base_step: step.number - 1,
@@ -432,9 +436,9 @@ pub(crate) fn write(
             id: step.model.clone(),
             param_count: target.tensors().iter().map(TensorInfo::elements).sum(),
         },
-        state_digest: target_digest,
+        state_digest: state_digest(&new_digests),
         step: step.number,
-        tensors: coded.into_iter().map(|(tensor, _, _)| tensor).collect(),
+        tensors: coded.into_iter().map(|coded| coded.tensor).collect(),
     };
     let json = serde_json::to_vec(&header).map_err(|error| Error::usage(error.to_string()))?;
     let length = u32::try_from(json.len())
@@ -449,4 +453,51 @@ pub(crate) fn write(
     .concat();
     let bytes = write_text(&path, &file)?;
     Ok(Export { path, bytes })
+}
+
+/// A tensor as it stands in a file.
+struct Coded {
+    /// Its line in the header.
+    tensor: Tensor,
+    /// Positions and values.
+    bytes: Vec<u8>,
+    old_digest: u128,
+    new_digest: u128,
+}
+
+fn encode(version: Version, info: &TensorInfo, old: &[u8], new: &[u8]) -> Result<Coded> {
+    let (indices, values) = version.names();
+    let (places, bits) = changed_pairs(old, new);
+    let places = places
+        .into_iter()
+        .map(short)
+        .collect::<Result<Vec<u32>>>()?;
+    let place_bytes = match version {
+        Version::V1 => write_gaps(&places),
+        Version::V2 => write_rice(&places)?,
+        Version::V3 => write_classes(&places, old)?,
+    };
+    let value_bytes = match version {
+        Version::V1 => bits.iter().flat_map(|[_, new]| new.to_le_bytes()).collect(),
+        Version::V2 | Version::V3 => write_steps(&bits),
+    };
+    let new_digest = xxh3_128(new);
+    let tensor = Tensor {
+        changed: places.len() as u64,
+        dtype: "bf16".to_owned(),
+        idx_bytes: place_bytes.len() as u64,
+        idx_enc: indices.to_owned(),
+        name: info.name().to_owned(),
+        numel: info.elements(),
+        shape: info.shape().to_vec(),
+        tensor_digest: digest_text(new_digest),
+        val_bytes: value_bytes.len() as u64,
+        val_enc: values.map(str::to_owned),
+    };
+    Ok(Coded {
+        tensor,
+        bytes: [place_bytes, value_bytes].concat(),
+        old_digest: xxh3_128(old),
+        new_digest,
+    })
 }

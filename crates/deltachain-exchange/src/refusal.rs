@@ -1,4 +1,4 @@
-//! Why a foreign file is refused, in the classes of the library.
+//! Refusals of foreign files, in the error classes of the library.
 
 use deltachain::{Error, ErrorClass};
 
@@ -7,17 +7,17 @@ pub(crate) fn corrupt(message: impl Into<String>) -> Error {
     Error::refused(ErrorClass::Corrupt, message)
 }
 
-/// The file is not as its layout asks for.
+/// The file does not follow its layout.
 pub(crate) fn malformed(message: impl Into<String>) -> Error {
     Error::refused(ErrorClass::Malformed, message)
 }
 
-/// The file is of a kind that is not read.
+/// This kind of file is not supported.
 pub(crate) fn unsupported(message: impl Into<String>) -> Error {
     Error::refused(ErrorClass::Unsupported, message)
 }
 
-/// The base is not the one that the file was made from.
+/// The file was made from another base.
 pub(crate) fn wrong_base(message: impl Into<String>) -> Error {
     Error::refused(ErrorClass::WrongBase, message)
 }
@@ -27,7 +27,8 @@ pub(crate) fn mismatch(name: &str) -> Error {
     Error::refused(
         ErrorClass::StateMismatch,
         format!(
-            "the result has another {name} than the file says: the file is damaged, or made from another base"
+            "the result does not have the {name} that the file names: the file is damaged, or was \
+             made from another base"
         ),
     )
 }

@@ -1,49 +1,49 @@
-//! Positions as PULSEPT1 writes them: gaps of 16 bits (version 1), Rice codes (version 2), and Rice
-//! codes by the exponent of the old element (version 3). All streams have one form only; any other
-//! is refused.
+//! Positions in PULSEPT1: gaps of 16 bits (version 1), Rice codes (version 2), and Rice codes by
+//! the exponent of the old element (version 3). Readers refuse escapes of numbers that need none,
+//! wrong padding, and trailing bytes.
 
 use deltachain::Result;
 
 use crate::refusal::malformed;
 use crate::tensors::pairs;
 
-/// A gap that does not fit 16 bits.
+/// Marks a gap that does not fit 16 bits.
 const LONG_GAP: u16 = 0xffff;
-/// A quotient from here on is written in full.
+/// Quotients from this one on are written in full.
 const LONG_QUOTIENT: u64 = 32;
 const MOST_PARAMETER: u32 = 31;
-/// Bytes of what version 3 says of a class.
+/// Size of a class's record in version 3, in bytes.
 const RECORD_BYTES: usize = 10;
 
 fn end_of_stream() -> deltachain::Error {
     malformed("a stream of positions ends early")
 }
 
-/// Takes four bytes as a number.
+/// Reads four bytes as a number.
 fn take_u32(bytes: &mut &[u8]) -> Result<u32> {
     let (four, rest) = bytes.split_first_chunk().ok_or_else(end_of_stream)?;
     *bytes = rest;
     Ok(u32::from_le_bytes(*four))
 }
 
-/// Takes as many bytes.
+/// Reads this many bytes.
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8]> {
     let (taken, rest) = bytes.split_at_checked(count).ok_or_else(end_of_stream)?;
     *bytes = rest;
     Ok(taken)
 }
 
-/// A length as it stands in a file; lengths of memory are never longer than 64 bits.
+/// Converts a length to a number of the file; a length in memory never exceeds 64 bits.
 fn number(length: usize) -> u64 {
     length as u64
 }
 
-/// A number of the file that has to fit 32 bits.
+/// Converts a number of the file, which must fit 32 bits.
 pub(crate) fn short(value: u64) -> Result<u32> {
     u32::try_from(value).map_err(|_| malformed(format!("{value} does not fit 32 bits")))
 }
 
-/// Version 1: the first position in four bytes, then gaps.
+/// Writes positions for version 1: the first one in four bytes, then gaps.
 pub(crate) fn write_gaps(places: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2 * places.len() + 4);
     bytes.extend(places.iter().take(1).flat_map(|first| first.to_le_bytes()));
@@ -60,7 +60,7 @@ pub(crate) fn write_gaps(places: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// `count` ascending positions below `elements` of version 1.
+/// Reads `count` ascending positions below `elements`, of version 1.
 pub(crate) fn read_gaps(mut bytes: &[u8], count: usize, elements: u64) -> Result<Vec<u32>> {
     let mut places = Vec::new();
     let mut last = 0_u64;
@@ -97,7 +97,7 @@ pub(crate) fn read_gaps(mut bytes: &[u8], count: usize, elements: u64) -> Result
     }
 }
 
-/// Bits, the most significant of a byte first.
+/// A writer of bits, the most significant bit of a byte first.
 #[derive(Default)]
 struct Bits {
     bytes: Vec<u8>,
@@ -131,7 +131,7 @@ impl BitReader<'_> {
         Ok(bit == 1)
     }
 
-    /// Whether nothing is left but less than a byte of this bit.
+    /// True if less than a byte is left, and only bits of this value.
     fn is_at_end(&mut self, padding: bool) -> bool {
         if self.place.div_ceil(8) != self.bytes.len() {
             return false;
@@ -145,7 +145,7 @@ impl BitReader<'_> {
     }
 }
 
-/// Numbers of elements between two positions.
+/// Returns the numbers of elements between two positions.
 fn distances(places: &[u32]) -> impl Iterator<Item = u64> + Clone {
     let ends = std::iter::once(0).chain(places.iter().map(|place| u64::from(*place) + 1));
     places
@@ -154,24 +154,27 @@ fn distances(places: &[u32]) -> impl Iterator<Item = u64> + Clone {
         .map(|(place, end)| u64::from(*place) - end)
 }
 
-/// The parameter that gives the shortest stream, near what is best if every element changes with
-/// the same probability.
+/// Returns the parameter with the shortest stream, of those near the optimum for elements that all
+/// change with the same probability.
 fn parameter(places: &[u32]) -> u32 {
     let Some(last) = places.last() else { return 0 };
     let middle = (u64::from(*last) / number(places.len())).max(1).ilog2();
-    let cost = |parameter: &u32| -> u64 {
-        let bits = distances(places).map(|distance| match distance >> parameter {
-            quotient if quotient < LONG_QUOTIENT => quotient,
-            _ => 2 * LONG_QUOTIENT,
-        });
-        bits.sum::<u64>() + number(places.len()) * u64::from(*parameter)
-    };
     (middle.saturating_sub(4)..=(middle + 1).min(MOST_PARAMETER))
-        .min_by_key(cost)
+        .min_by_key(|parameter| cost(places, *parameter))
         .unwrap_or(middle)
 }
 
-/// Version 2: Rice codes of the distances; nothing for no positions.
+/// Counts the bits of the codes with this parameter, less those that all parameters need.
+fn cost(places: &[u32], parameter: u32) -> u64 {
+    let bits = distances(places).map(|distance| match distance >> parameter {
+        quotient if quotient < LONG_QUOTIENT => quotient,
+        _ => 2 * LONG_QUOTIENT,
+    });
+    bits.sum::<u64>() + number(places.len()) * u64::from(parameter)
+}
+
+/// Writes positions for version 2: Rice codes of the distances, or nothing if there are no
+/// positions.
 pub(crate) fn write_rice(places: &[u32]) -> Result<Vec<u8>> {
     if places.is_empty() {
         return Ok(Vec::new());
@@ -200,7 +203,7 @@ pub(crate) fn write_rice(places: &[u32]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `count` ascending positions below `elements` of version 2.
+/// Reads `count` ascending positions below `elements`, of version 2.
 pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec<u32>> {
     if count == 0 {
         return if bytes.is_empty() {
@@ -209,44 +212,12 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
             Err(malformed("bytes follow the positions"))
         };
     }
-    let (parameter, mut rest) = bytes.split_first().ok_or_else(end_of_stream)?;
-    let parameter = u32::from(*parameter);
-    if parameter > MOST_PARAMETER {
-        return Err(malformed(format!("the Rice parameter is {parameter}")));
-    }
-    let length = usize::try_from(take_u32(&mut rest)?).unwrap_or(usize::MAX);
-    let mut unary = BitReader {
-        bytes: take(&mut rest, length)?,
-        place: 0,
-    };
-    let bits = number(count).saturating_mul(u64::from(parameter));
-    let length = usize::try_from(bits.div_ceil(8)).unwrap_or(usize::MAX);
-    let mut rests = BitReader {
-        bytes: take(&mut rest, length)?,
-        place: 0,
-    };
+    let mut codes = RiceReader::open(bytes, count)?;
     let mut places = Vec::new();
     let mut end = 0_u64;
     for _ in 0..count {
-        let mut quotient = 0;
-        while unary.next()? {
-            quotient += 1;
-            if quotient > LONG_QUOTIENT {
-                return Err(malformed("a quotient is longer than any"));
-            }
-        }
-        if quotient == LONG_QUOTIENT {
-            quotient = u64::from(take_u32(&mut rest)?);
-            if quotient < LONG_QUOTIENT {
-                return Err(malformed("a short quotient is written as a long one"));
-            }
-        }
-        let mut distance = quotient;
-        for _ in 0..parameter {
-            distance = distance << 1 | u64::from(rests.next()?);
-        }
-        // At most 2^63, and the other summand fits 32 bits.
-        let place = end + distance;
+        // A distance is below 2^63 and `end` is at most 2^32: the sum cannot overflow.
+        let place = end + codes.next()?;
         if place >= elements {
             return Err(malformed(format!(
                 "position {place} is beyond the tensor's end"
@@ -255,12 +226,74 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
         places.push(short(place)?);
         end = place + 1;
     }
-    if unary.is_at_end(true) && rests.is_at_end(false) && rest.is_empty() {
+    if codes.is_at_end() {
         Ok(places)
     } else {
-        Err(malformed(
-            "a stream of positions does not end where it should",
-        ))
+        Err(malformed("a stream of positions ends at the wrong place"))
+    }
+}
+
+/// Reads the Rice codes of distances.
+struct RiceReader<'a> {
+    parameter: u32,
+    /// The quotients in unary.
+    unary: BitReader<'a>,
+    /// The lower bits of the distances.
+    rests: BitReader<'a>,
+    /// The long quotients.
+    long: &'a [u8],
+}
+
+impl<'a> RiceReader<'a> {
+    fn open(bytes: &'a [u8], count: usize) -> Result<Self> {
+        let (parameter, mut rest) = bytes.split_first().ok_or_else(end_of_stream)?;
+        let parameter = u32::from(*parameter);
+        if parameter > MOST_PARAMETER {
+            return Err(malformed(format!("the Rice parameter is {parameter}")));
+        }
+        let length = usize::try_from(take_u32(&mut rest)?).unwrap_or(usize::MAX);
+        let unary = BitReader {
+            bytes: take(&mut rest, length)?,
+            place: 0,
+        };
+        let bits = number(count).saturating_mul(u64::from(parameter));
+        let length = usize::try_from(bits.div_ceil(8)).unwrap_or(usize::MAX);
+        let rests = BitReader {
+            bytes: take(&mut rest, length)?,
+            place: 0,
+        };
+        Ok(Self {
+            parameter,
+            unary,
+            rests,
+            long: rest,
+        })
+    }
+
+    /// Reads a distance.
+    fn next(&mut self) -> Result<u64> {
+        let mut quotient = 0;
+        while self.unary.next()? {
+            quotient += 1;
+            if quotient > LONG_QUOTIENT {
+                return Err(malformed("a quotient is longer than any"));
+            }
+        }
+        if quotient == LONG_QUOTIENT {
+            quotient = u64::from(take_u32(&mut self.long)?);
+            if quotient < LONG_QUOTIENT {
+                return Err(malformed("a short quotient is written as a long one"));
+            }
+        }
+        let mut distance = quotient;
+        for _ in 0..self.parameter {
+            distance = distance << 1 | u64::from(self.rests.next()?);
+        }
+        Ok(distance)
+    }
+
+    fn is_at_end(&mut self) -> bool {
+        self.unary.is_at_end(true) && self.rests.is_at_end(false) && self.long.is_empty()
     }
 }
 
@@ -269,15 +302,14 @@ fn class_of(bits: u16) -> usize {
     usize::from(bits >> 7 & 0xff)
 }
 
-/// The elements of a class that version 3 stores: the ranks of those that change, or of those that
-/// do not change if these are fewer.
+/// A class of version 3: the ranks of its changed elements, or of its unchanged ones if those are
+/// fewer.
 struct Class {
-    size: u64,
     ranks: Vec<u32>,
     complement: bool,
 }
 
-/// Version 3: Rice codes of ranks, by the exponent of the old element.
+/// Writes positions for version 3: Rice codes of ranks, by the exponent of the old element.
 pub(crate) fn write_classes(places: &[u32], old: &[u8]) -> Result<Vec<u8>> {
     if places.is_empty() {
         return Ok(Vec::new());
@@ -315,7 +347,7 @@ pub(crate) fn write_classes(places: &[u32], old: &[u8]) -> Result<Vec<u8>> {
     Ok([&classes.to_le_bytes()[..], &records, &blocks].concat())
 }
 
-/// The numbers below `size` that are not among these.
+/// Returns the numbers below `size` that are not among these.
 fn others(ranks: &[u32], size: u32) -> Vec<u32> {
     let mut among = ranks.iter().peekable();
     (0..size)
@@ -323,7 +355,7 @@ fn others(ranks: &[u32], size: u32) -> Vec<u32> {
         .collect()
 }
 
-/// `count` ascending positions of version 3.
+/// Reads `count` ascending positions of version 3.
 pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result<Vec<u32>> {
     if count == 0 {
         return if bytes.is_empty() {
@@ -342,19 +374,62 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
     pairs(old).for_each(|bits| sizes[class_of(bits)] += 1);
     let records = take(&mut bytes, classes * RECORD_BYTES)?;
     let mut known: Vec<Option<Class>> = (0..256).map(|_| None).collect();
-    let (mut last, mut total) = (None, 0);
+    let mut last = None;
+    let mut total = 0;
     for record in records.as_chunks::<RECORD_BYTES>().0 {
-        let [exponent, flags, lengths @ ..] = *record;
-        if last >= Some(exponent) || flags > 1 {
+        let record = Record::parse(record)?;
+        if last >= Some(record.exponent) || record.flags > 1 {
             return Err(malformed(
                 "classes of exponents are not ascending, or have unknown flags",
             ));
         }
-        last = Some(exponent);
+        last = Some(record.exponent);
+        let class = usize::from(record.exponent);
+        total += record.changed(sizes[class])?;
+        known[class] = Some(record.read_class(&mut bytes, sizes[class])?);
+    }
+    if !bytes.is_empty() || total != number(count) {
+        return Err(malformed(format!(
+            "the classes have {total} positions of {count}, or bytes follow them"
+        )));
+    }
+    changed_places(&known, count, old)
+}
+
+/// The facts about a class, as version 3 writes them.
+struct Record {
+    exponent: u8,
+    /// 1 if the ranks are those of the elements that do not change.
+    flags: u8,
+    /// Number of ranks.
+    ranks: u32,
+    /// Bytes of the ranks.
+    length: u32,
+}
+
+impl Record {
+    fn parse(record: &[u8; RECORD_BYTES]) -> Result<Self> {
+        let [exponent, flags, lengths @ ..] = record;
         let mut lengths = lengths.as_slice();
-        let (ranks, length) = (take_u32(&mut lengths)?, take_u32(&mut lengths)?);
-        let (size, complement) = (sizes[usize::from(exponent)], flags == 1);
-        let listed = u64::from(ranks);
+        Ok(Self {
+            exponent: *exponent,
+            flags: *flags,
+            ranks: take_u32(&mut lengths)?,
+            length: take_u32(&mut lengths)?,
+        })
+    }
+
+    fn complement(&self) -> bool {
+        self.flags == 1
+    }
+
+    /// Returns the number of elements that change, in a class of `size`.
+    fn changed(&self, size: u64) -> Result<u64> {
+        let Self {
+            exponent, ranks, ..
+        } = self;
+        let listed = u64::from(*ranks);
+        let complement = self.complement();
         let changed = if complement {
             size.checked_sub(listed)
         } else {
@@ -362,37 +437,40 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
         };
         let changed = changed
             .filter(|changed| (1..=size).contains(changed) && (2 * changed > size) == complement);
-        total += changed.ok_or_else(|| {
+        changed.ok_or_else(|| {
             malformed(format!(
                 "the class {exponent} lists {ranks} ranks of {size}"
             ))
-        })?;
-        let block = take(&mut bytes, usize::try_from(length).unwrap_or(usize::MAX))?;
-        let ranks = read_rice(block, usize::try_from(ranks).unwrap_or(usize::MAX), size)?;
-        known[usize::from(exponent)] = Some(Class {
-            size: 0,
-            ranks,
-            complement,
-        });
+        })
     }
-    if !bytes.is_empty() || total != number(count) {
-        return Err(malformed(format!(
-            "the classes have {total} positions of {count}, or bytes follow them"
-        )));
+
+    /// Reads the ranks of a class of `size` elements.
+    fn read_class(&self, bytes: &mut &[u8], size: u64) -> Result<Class> {
+        let length = usize::try_from(self.length).unwrap_or(usize::MAX);
+        let block = take(bytes, length)?;
+        let count = usize::try_from(self.ranks).unwrap_or(usize::MAX);
+        Ok(Class {
+            ranks: read_rice(block, count, size)?,
+            complement: self.complement(),
+        })
     }
-    // From here on `size` counts the elements of the class that have been met, and `next` its
-    // ranks.
+}
+
+/// Computes the positions of the elements that change from their ranks in their classes.
+fn changed_places(classes: &[Option<Class>], count: usize, old: &[u8]) -> Result<Vec<u32>> {
+    // The elements of each class that have been met, and the ranks that were among them.
+    let mut met = [0_u64; 256];
     let mut next = [0_usize; 256];
     let mut places = Vec::with_capacity(count);
     for (place, bits) in (0_u64..).zip(pairs(old)) {
         let number = class_of(bits);
-        if let Some(class) = &mut known[number] {
+        if let Some(class) = &classes[number] {
             let listed = class
                 .ranks
                 .get(next[number])
-                .is_some_and(|rank| u64::from(*rank) == class.size);
+                .is_some_and(|rank| u64::from(*rank) == met[number]);
             next[number] += usize::from(listed);
-            class.size += 1;
+            met[number] += 1;
             if listed != class.complement {
                 places.push(short(place)?);
             }
@@ -401,7 +479,8 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
     Ok(places)
 }
 
-/// Versions 2 and 3: how far the bits of values go up or down. Both are one for each position.
+/// Writes values for versions 2 and 3: by how much their bits go up or down, one difference for
+/// each position.
 pub(crate) fn write_steps(values: &[[u16; 2]]) -> Vec<u8> {
     let (mut bytes, mut long) = (Vec::with_capacity(values.len()), Vec::new());
     for [old, new] in values {
@@ -419,12 +498,12 @@ pub(crate) fn write_steps(values: &[[u16; 2]]) -> Vec<u8> {
     bytes
 }
 
-/// The differences between the bits of `count` new values and old ones.
+/// Reads the differences between the bits of `count` new values and old ones.
 pub(crate) fn read_steps(bytes: &[u8], count: usize) -> Result<Vec<u16>> {
     let (short, long) = bytes
         .split_at_checked(count)
         .ok_or_else(|| malformed("a stream of values ends early"))?;
-    let wrong = || malformed("a stream of values is not in its one form");
+    let wrong = || malformed("a stream of values is not in its canonical form");
     let (long, rest) = long.as_chunks::<2>();
     let mut long = long.iter().map(|two| u16::from_le_bytes(*two));
     let mut steps = Vec::with_capacity(count);
@@ -450,7 +529,7 @@ pub(crate) fn read_steps(bytes: &[u8], count: usize) -> Result<Vec<u16>> {
 mod tests {
     use super::*;
 
-    /// BF16 elements whose exponents are 0, 1, 2, 0, and so on.
+    /// Makes BF16 elements whose exponents are 0, 1, 2, 0, and so on.
     fn elements(count: u16) -> Vec<u8> {
         (0..count)
             .flat_map(|number| ((number % 3) << 7 | 5).to_le_bytes())
@@ -490,7 +569,7 @@ mod tests {
                 places
             );
         }
-        // Long gaps and quotients.
+        // Long gaps, and long quotients.
         let far: Vec<u32> = (0..100)
             .chain([70_000, 70_001, 135_536, 135_536 + 65_535, u32::MAX - 1])
             .collect();

@@ -1,13 +1,14 @@
 //! The directories of slime, which miles, `SGLang`, Stitch and `ModelExpress` read, too.
 //!
-//! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the
-//! tensor's name), and in `__metadata__` the checksum of the tensor's new bytes. It appears when
-//! `model.safetensors.index.json` is in it. Its `metadata` gives the version, the base's version,
-//! the encoding and the checksum. A frame holds the exclusive or of all old and new bytes (`xor`),
-//! or a `u32` count, as many `u32` positions of bytes, and as many new bytes (`overwrite`).
+//! A directory `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor
+//! (`U8`, under the tensor's name), and in `__metadata__` the checksum of the tensor's new bytes.
+//! The directory is complete when it contains `model.safetensors.index.json`, whose `metadata`
+//! gives the version, the base's version, the encoding and the checksum. A frame holds the
+//! exclusive or of all old and new bytes (`xor`), or a `u32` count, that many `u32` positions of
+//! bytes, and that many new bytes (`overwrite`).
 //!
-//! It knows no dtypes, so it carries all of them. It has no digest of the base, and says nothing of
-//! tensors that do not change.
+//! The layout has no dtypes, so it carries all of them. It has no digest of the base, and nothing
+//! about tensors that do not change.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -25,7 +26,7 @@ use crate::container::{
 };
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
 use crate::step::{Export, Import, Step};
-use crate::tensors::{bytes_of, each, xor};
+use crate::tensors::{bytes_of, change_tensors, each, xor};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SHARD: &str = "model-00001-of-00001.safetensors";
@@ -38,7 +39,7 @@ const LEVEL: i32 = 1;
 pub enum Encoding {
     /// The exclusive or of all bytes. A reader must apply it exactly once.
     Xor,
-    /// Positions of bytes, and new bytes.
+    /// Positions of changed bytes, and the new bytes.
     Overwrite,
 }
 
@@ -79,7 +80,7 @@ impl Checksum {
         }
     }
 
-    /// Whether `text` is the checksum of these bytes. Some writers give Adler-32 as a decimal
+    /// True if `text` is the checksum of these bytes. Some writers give Adler-32 as a decimal
     /// number.
     fn is_of(self, text: &str, bytes: &[u8]) -> bool {
         text.eq_ignore_ascii_case(&self.of(bytes))
@@ -102,8 +103,8 @@ struct IndexMetadata {
     checksum_format: String,
 }
 
-/// The index of a delta; `None` if it is that of a whole checkpoint, which trainers write in
-/// between.
+/// Reads the index of a delta; `None` if it belongs to a whole checkpoint, which trainers write now
+/// and then.
 fn read_index(directory: &Path) -> Result<Option<Index>> {
     let path = directory.join(INDEX);
     let reading = |error| Error::io("reading", error).in_file(&path);
@@ -128,7 +129,7 @@ fn read_index(directory: &Path) -> Result<Option<Index>> {
     }
 }
 
-/// Takes the state from a whole checkpoint.
+/// Copies the state of a whole checkpoint.
 fn take(
     checkpoint: &Path,
     base: &dyn State,
@@ -140,12 +141,14 @@ fn take(
         find(base.tensors(), tensor.name()).map(|at| &base.tensors()[at]) != Some(tensor)
     };
     if let Some(other) = state.tensors().iter().find(differs) {
-        let text =
-            "the checkpoint has a tensor that the base has not, or has with another dtype or shape";
+        let text = "the checkpoint has a tensor that is missing in the base, or has another dtype \
+                    or shape there";
         return Err(wrong_base(text).of_tensor(other.name()));
     }
     if state.tensors().len() != base.tensors().len() {
-        return Err(wrong_base("the checkpoint lacks tensors of the base"));
+        return Err(wrong_base(
+            "tensors of the base are missing in the checkpoint",
+        ));
     }
     each(state.tensors().len(), |tensor| {
         out.write(tensor, 0, &bytes_of(&state, tensor)?)?;
@@ -155,7 +158,7 @@ fn take(
         format: "slime, a whole checkpoint".to_owned(),
         version: None,
         base_version: None,
-        remarks: vec!["it has no checksums: it was read as it is".to_owned()],
+        remarks: vec!["the checkpoint has no checksums, so it could not be verified".to_owned()],
     })
 }
 
@@ -169,59 +172,26 @@ pub(crate) fn apply(
         return take(delta, base, out, progress);
     };
     let metadata = &index.metadata;
-    let encoding = [Encoding::Xor, Encoding::Overwrite]
-        .into_iter()
-        .find(|one| one.name() == metadata.delta_encoding);
-    let encoding = encoding
-        .ok_or_else(|| unsupported(format!("the encoding {:?}", metadata.delta_encoding)))?;
-    let checksum = [Checksum::Xxh3, Checksum::Blake3, Checksum::Adler32];
-    let checksum = checksum
-        .into_iter()
-        .find(|one| one.name() == metadata.checksum_format);
-    let checksum = checksum
-        .ok_or_else(|| unsupported(format!("the checksum {:?}", metadata.checksum_format)))?;
-    if metadata.compression_format != "zstd" {
-        return Err(unsupported(format!(
-            "the compression {:?}",
-            metadata.compression_format
-        )));
-    }
-    // Nothing changes: then there may be no file at all.
+    let Coding { encoding, checksum } = Coding::of(metadata)?;
+    // If nothing changes, there may be no file at all.
     let envelope = if index.weight_map.is_empty() {
         None
     } else {
         Some(Envelope::open(delta)?)
     };
     if let Some(envelope) = &envelope {
-        for name in envelope.names() {
-            if find(base.tensors(), name).is_none() {
-                return Err(
-                    wrong_base("the delta changes a tensor that the base does not have")
-                        .of_tensor(name),
-                );
-            }
-            if !envelope.metadata.contains_key(name) {
-                return Err(malformed("the file has no checksum of the tensor").of_tensor(name));
+        check_names(envelope, base)?;
+    }
+    change_tensors(base, out, progress, |info, bytes| {
+        if let Some(envelope) = &envelope
+            && let Some(number) = envelope.find(info.name())
+        {
+            restore(encoding, bytes, &envelope.blob(number)?)?;
+            if !checksum.is_of(&envelope.metadata[info.name()], bytes) {
+                return Err(mismatch(checksum.name()));
             }
         }
-    }
-    each(base.tensors().len(), |tensor| {
-        let info = &base.tensors()[tensor];
-        let one = || {
-            let mut bytes = bytes_of(base, tensor)?;
-            if let Some((envelope, number)) = envelope
-                .as_ref()
-                .and_then(|all| Some((all, all.find(info.name())?)))
-            {
-                restore(encoding, &mut bytes, &envelope.blob(number)?)?;
-                if !checksum.is_of(&envelope.metadata[info.name()], &bytes) {
-                    return Err(mismatch(checksum.name()));
-                }
-            }
-            out.write(tensor, 0, &bytes)?;
-            progress.advance(info.bytes())
-        };
-        one().map_err(|error| error.of_tensor(info.name()))
+        Ok(())
     })?;
     let changed = envelope
         .as_ref()
@@ -232,10 +202,64 @@ pub(crate) fn apply(
         version: Some(metadata.version.clone()),
         base_version: Some(metadata.base_version.clone()),
         remarks: vec![format!(
-            "{changed} of {all} tensors have the {} that the layout promises; it says nothing of the others",
+            "{changed} of {all} tensors have the {} that the layout promises; it says nothing of \
+             the others",
             checksum.name()
         )],
     })
+}
+
+/// The coding that the index of a delta names.
+struct Coding {
+    encoding: Encoding,
+    checksum: Checksum,
+}
+
+impl Coding {
+    fn of(metadata: &IndexMetadata) -> Result<Self> {
+        let encoding = [Encoding::Xor, Encoding::Overwrite]
+            .into_iter()
+            .find(|one| one.name() == metadata.delta_encoding);
+        let encoding = encoding.ok_or_else(|| {
+            unsupported(format!(
+                "the encoding {:?} is not supported",
+                metadata.delta_encoding
+            ))
+        })?;
+        let checksum = [Checksum::Xxh3, Checksum::Blake3, Checksum::Adler32];
+        let checksum = checksum
+            .into_iter()
+            .find(|one| one.name() == metadata.checksum_format);
+        let checksum = checksum.ok_or_else(|| {
+            unsupported(format!(
+                "the checksum {:?} is not supported",
+                metadata.checksum_format
+            ))
+        })?;
+        if metadata.compression_format != "zstd" {
+            return Err(unsupported(format!(
+                "the compression {:?} is not supported",
+                metadata.compression_format
+            )));
+        }
+        Ok(Self { encoding, checksum })
+    }
+}
+
+/// Checks that the base has all tensors of the file, and the file a checksum of each.
+fn check_names(envelope: &Envelope, base: &dyn State) -> Result<()> {
+    for name in envelope.names() {
+        if find(base.tensors(), name).is_none() {
+            return Err(
+                wrong_base("the delta changes a tensor that the base does not have")
+                    .of_tensor(name),
+            );
+        }
+        if !envelope.metadata.contains_key(name) {
+            return Err(malformed("the file has no checksum of the tensor").of_tensor(name));
+        }
+    }
+    Ok(())
 }
 
 fn restore(encoding: Encoding, bytes: &mut [u8], frame: &[u8]) -> Result<()> {
@@ -249,7 +273,7 @@ fn restore(encoding: Encoding, bytes: &mut [u8], frame: &[u8]) -> Result<()> {
             let count = usize::try_from(u32::from_le_bytes(*count)).unwrap_or(usize::MAX);
             if Some(rest.len()) != count.checked_mul(5) {
                 return Err(malformed(format!(
-                    "it lists {count} bytes to overwrite, and {} follow",
+                    "it lists {count} bytes to overwrite, but {} follow",
                     rest.len()
                 )));
             }
@@ -299,7 +323,8 @@ fn payload(encoding: Encoding, mut old: Vec<u8>, new: &[u8]) -> Result<Vec<u8>> 
 }
 
 pub(crate) fn write(
-    (encoding, checksum): (Encoding, Checksum),
+    encoding: Encoding,
+    checksum: Checksum,
     base: &dyn State,
     target: &dyn State,
     step: &Step<'_>,
@@ -324,7 +349,8 @@ pub(crate) fn write(
         Ok(coded)
     })?;
     let begun = create_directory(&path, base)?;
-    let (mut entries, mut checksums) = (Vec::new(), BTreeMap::new());
+    let mut entries = Vec::new();
+    let mut checksums = BTreeMap::new();
     for (info, (bytes, checksum)) in target
         .tensors()
         .iter()
@@ -346,18 +372,24 @@ pub(crate) fn write(
         compression_format: "zstd".to_owned(),
         checksum_format: checksum.name().to_owned(),
     };
-    let weight_map = checksums
-        .into_keys()
-        .map(|name| (name, SHARD.to_owned()))
-        .collect();
+    bytes += write_index(&begun, metadata, checksums.into_keys())?;
+    finish_directory(&begun, &path)?;
+    Ok(Export { path, bytes })
+}
+
+/// Writes the index of a delta that changes these tensors. Returns its length.
+fn write_index(
+    directory: &Path,
+    metadata: IndexMetadata,
+    names: impl Iterator<Item = String>,
+) -> Result<u64> {
+    let weight_map = names.map(|name| (name, SHARD.to_owned())).collect();
     let text = serde_json::to_vec_pretty(&Index {
         metadata,
         weight_map,
     });
-    bytes += write_text(
-        &begun.join(INDEX),
+    write_text(
+        &directory.join(INDEX),
         &text.map_err(|error| Error::usage(error.to_string()))?,
-    )?;
-    finish_directory(&begun, &path)?;
-    Ok(Export { path, bytes })
+    )
 }

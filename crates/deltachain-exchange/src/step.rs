@@ -1,39 +1,40 @@
-//! The facts that reading and writing a step needs beside the states, and the results of both.
+//! Parameters of a step that is read or written, besides the states; and the results of both.
 
 use std::path::PathBuf;
 
 use deltachain::files::Layout;
 
-/// The facts of a foreign delta that has been read.
+/// Result of reading a foreign delta.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
     /// Layout, version and encoding, for people.
     pub format: String,
-    /// The version that it leads to, as the file calls it.
+    /// The version that the delta leads to, as the file names it.
     pub version: Option<String>,
-    /// The version that it starts from, as the file calls it.
+    /// The version that the delta starts from, as the file names it.
     pub base_version: Option<String>,
-    /// The remarks on what its checksums have proven, and what they could not: whole sentences for
+    /// Remarks about what the checksums have proven and what they cannot prove: whole sentences for
     /// people.
     pub remarks: Vec<String>,
 }
 
-/// Which step of a sequence a delta is.
+/// The parameters of a step in a sequence.
 #[derive(Debug, Clone)]
 pub struct Step<'a> {
-    /// Its number; the base has the one before, so it is at least 1.
+    /// Number of the step, at least 1; the base is the previous step.
     pub number: u64,
-    /// The layout of the base, which ARC keeps if it has no folders. Default: one file
+    /// The base's layout, which ARC keeps if it has no folders. Default: one file
     /// `model.safetensors`.
     pub layout: Option<&'a Layout>,
-    /// Name of the model, which PULSEPT1 records. Default: `model`.
+    /// Name of the model, for PULSEPT1. Default: `model`.
     pub model: String,
-    /// Digest of the state at step 0 as PULSEPT1 has it, which it records. Default: the base's.
+    /// Digest of the state at step 0 in PULSEPT1's form, which PULSEPT1 records. Default: that of
+    /// the base.
     pub first_digest: Option<String>,
 }
 
 impl<'a> Step<'a> {
-    /// The step with this number; everything else as by default.
+    /// Makes a step with this number and the default of every other parameter.
     pub fn new(number: u64) -> Self {
         Self {
             number,
@@ -43,7 +44,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// With the layout of the base.
+    /// Sets the layout of the base.
     #[must_use]
     pub fn layout(mut self, layout: Option<&'a Layout>) -> Self {
         self.layout = layout;
@@ -51,11 +52,11 @@ impl<'a> Step<'a> {
     }
 }
 
-/// A foreign delta that has been written.
+/// Result of writing a foreign delta.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
     /// The file or the directory.
     pub path: PathBuf,
-    /// Bytes of all its files.
+    /// Total size of its files in bytes.
     pub bytes: u64,
 }

@@ -1,37 +1,31 @@
-//! The work of all layouts on the tensors of two states.
+//! Work on the tensors of two states that all layouts share.
 
-use deltachain::tensor::{State, TensorInfo};
-use deltachain::{Error, Result};
+use deltachain::tensor::{State, StateWriter, TensorInfo, find};
+use deltachain::{Error, Progress, Result};
 use rayon::prelude::*;
 
-/// Passes if both states have the same tensors: names, dtypes and shapes.
+/// Checks that both states have the same tensors: names, dtypes and shapes.
 pub(crate) fn same(base: &[TensorInfo], target: &[TensorInfo]) -> Result<()> {
-    let find = |among: &[TensorInfo], info: &TensorInfo| {
-        among
-            .binary_search_by(|other| other.name().cmp(info.name()))
-            .ok()
-            .map(|place| among[place].clone())
-    };
-    let refuse = |info: &TensorInfo, what: &str| {
-        Err(
-            Error::usage(format!("the layout cannot carry a tensor that {what}"))
-                .of_tensor(info.name()),
-        )
-    };
     for info in target {
-        match find(base, info) {
-            None => return refuse(info, "is added"),
-            Some(old) if old != *info => return refuse(info, "changes its dtype or shape"),
+        match find(base, info.name()) {
+            None => return Err(refused(info, "is added")),
+            Some(place) if base[place] != *info => {
+                return Err(refused(info, "changes its dtype or shape"));
+            }
             Some(_) => {}
         }
     }
-    match base.iter().find(|info| find(target, info).is_none()) {
-        Some(info) => refuse(info, "is removed"),
+    match base.iter().find(|info| find(target, info.name()).is_none()) {
+        Some(info) => Err(refused(info, "is removed")),
         None => Ok(()),
     }
 }
 
-/// All bytes of a tensor.
+fn refused(info: &TensorInfo, what: &str) -> Error {
+    Error::usage(format!("the layout cannot carry a tensor that {what}")).of_tensor(info.name())
+}
+
+/// Reads all bytes of a tensor.
 pub(crate) fn bytes_of(state: &dyn State, tensor: usize) -> Result<Vec<u8>> {
     let info = state
         .tensors()
@@ -42,20 +36,51 @@ pub(crate) fn bytes_of(state: &dyn State, tensor: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A length as one of memory.
+/// Converts a length to one in memory.
 pub(crate) fn address(length: u64) -> Result<usize> {
     usize::try_from(length)
         .map_err(|_| Error::usage(format!("{length} bytes exceed the address space")))
 }
 
-/// Does `work` for each of the numbers below `count`, several at once. The error is the one of the
-/// first that fails.
+/// Calls `work` with each number below `count`, in parallel; returns the results, or the error of
+/// the lowest number that failed.
 pub(crate) fn each<T: Send>(
     count: usize,
     work: impl Fn(usize) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let results: Vec<Result<T>> = (0..count).into_par_iter().map(&work).collect();
     results.into_iter().collect()
+}
+
+/// Writes the result of `change` on each tensor of the base, several at once. An error names its
+/// tensor.
+pub(crate) fn change_tensors<T: Send>(
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+    change: impl Fn(&TensorInfo, &mut [u8]) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    each(base.tensors().len(), |tensor| {
+        let info = &base.tensors()[tensor];
+        change_tensor(base, out, progress, tensor, |bytes| change(info, bytes))
+    })
+}
+
+/// Writes the result of `change` on a tensor of the base. An error names the tensor.
+pub(crate) fn change_tensor<T>(
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+    tensor: usize,
+    change: impl FnOnce(&mut [u8]) -> Result<T>,
+) -> Result<T> {
+    let info = &base.tensors()[tensor];
+    let in_tensor = |error: Error| error.of_tensor(info.name());
+    let mut bytes = bytes_of(base, tensor).map_err(in_tensor)?;
+    let result = change(&mut bytes).map_err(in_tensor)?;
+    out.write(tensor, 0, &bytes).map_err(in_tensor)?;
+    progress.advance(info.bytes()).map_err(in_tensor)?;
+    Ok(result)
 }
 
 /// Changes `bytes` to their exclusive or with as many others.
@@ -65,7 +90,7 @@ pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
     }
 }
 
-/// The elements of two bytes, and where they differ: position, old and new bits.
+/// Returns the changed elements of two bytes each: their positions, and their old and new bits.
 pub(crate) fn changed_pairs(old: &[u8], new: &[u8]) -> (Vec<u64>, Vec<[u16; 2]>) {
     let (mut places, mut bits) = (Vec::new(), Vec::new());
     for (place, (old, new)) in (0_u64..).zip(pairs(old).zip(pairs(new))) {
@@ -77,7 +102,7 @@ pub(crate) fn changed_pairs(old: &[u8], new: &[u8]) -> (Vec<u64>, Vec<[u16; 2]>)
     (places, bits)
 }
 
-/// The elements of two bytes.
+/// Returns the elements of two bytes each.
 pub(crate) fn pairs(bytes: &[u8]) -> impl ExactSizeIterator<Item = u16> {
     bytes
         .as_chunks::<2>()

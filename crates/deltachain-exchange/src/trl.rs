@@ -1,14 +1,14 @@
-//! The patches that the asynchronous GRPO trainer of TRL proposed: a safetensors file with
-//! positions and new values.
+//! The patches proposed for the asynchronous GRPO trainer of TRL: a safetensors file with positions
+//! and new values.
 //!
-//! The later form has `NAME.idx` and `NAME.val` for a changed tensor, and in `__metadata__` the
-//! `encoding` of all positions. `raw` means `I32` positions. `gap_delta` means the number of
+//! The later form has `NAME.idx` and `NAME.val` for a changed tensor, and the `encoding` of all
+//! positions in `__metadata__`. `raw` means `I32` positions. `gap_delta` means the number of
 //! elements between two changes, as `U16`, or as `U32` for a tensor with a gap of 2^16 or more. The
 //! first form has `NAME.indices` (`I32`) and `NAME.values`. Values are BF16, whatever the tensor's
 //! dtype.
 //!
-//! There is no checksum, no base and no version in it: a damaged file, or one for another base,
-//! cannot be noticed unless it breaks its own form.
+//! A patch names no base, and has no checksum: a damaged file, or one for another base, cannot be
+//! noticed unless it breaks its own form.
 
 use std::path::Path;
 
@@ -18,12 +18,12 @@ use deltachain::{Error, Progress, Result};
 use crate::container::{Entry, Envelope, create_parent, write as write_file};
 use crate::refusal::{malformed, unsupported, wrong_base};
 use crate::step::{Export, Import, Step};
-use crate::tensors::{bytes_of, changed_pairs, each};
+use crate::tensors::{bytes_of, change_tensors, changed_pairs, each};
 
 /// Coding of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// The number of elements between two that change.
+    /// Number of elements between two changed ones.
     GapDelta,
     /// Positions.
     Raw,
@@ -58,11 +58,13 @@ impl Form {
             (_, Some("gap_delta")) => Ok(Self::Later(Encoding::GapDelta)),
             (_, Some("raw")) => Ok(Self::Later(Encoding::Raw)),
             (_, Some("nvcomp_cascaded")) => Err(unsupported(
-                "positions in nvcomp_cascaded can be decoded with a GPU only",
+                "positions in nvcomp_cascaded can only be decoded with a GPU",
             )),
-            (_, Some(other)) => Err(unsupported(format!("the encoding {other:?}"))),
+            (_, Some(other)) => Err(unsupported(format!(
+                "the encoding {other:?} is not supported"
+            ))),
             (_, None) => Err(malformed(
-                "the file does not say how it is encoded: no patch of TRL",
+                "the file does not say how it is encoded, so it is not a patch of TRL",
             )),
         }
     }
@@ -74,7 +76,7 @@ impl Form {
         }
     }
 
-    /// Positions from their bytes, strictly ascending.
+    /// Decodes positions, which are strictly ascending.
     fn places(self, dtype: Dtype, bytes: &[u8]) -> Result<Vec<u64>> {
         let numbers: Vec<u64> = match (self, dtype) {
             (Self::First | Self::Later(Encoding::Raw), Dtype::I32) => {
@@ -124,6 +126,35 @@ pub(crate) fn apply(
 ) -> Result<Import> {
     let envelope = Envelope::open(delta)?;
     let form = Form::of(&envelope)?;
+    check_entries(form, &envelope, base)?;
+    change_tensors(base, out, progress, |info, bytes| {
+        restore(form, &envelope, info, bytes)
+    })?;
+    let mut remarks = vec![
+        "TRL's patches have no checksum and no base: nothing proves that this result is right"
+            .to_owned(),
+    ];
+    if form == Form::First {
+        let remark = "the first form was made by comparing values: where only the sign of a zero \
+                      changed, it is missing";
+        remarks.push(remark.to_owned());
+    }
+    let format = match form {
+        Form::First => "TRL, first form".to_owned(),
+        Form::Later(encoding) => format!("TRL, {}", encoding.name()),
+    };
+    let version = envelope.metadata.get("model_version").cloned();
+    Ok(Import {
+        format,
+        version,
+        base_version: None,
+        remarks,
+    })
+}
+
+/// Checks that the file has positions and values for each tensor it names, and that the base has
+/// these tensors as BF16.
+fn check_entries(form: Form, envelope: &Envelope, base: &dyn State) -> Result<()> {
     let suffixes = form.suffixes();
     for name in envelope.names() {
         let tensor = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -140,56 +171,35 @@ pub(crate) fn apply(
             info.ok_or_else(|| wrong_base("the base does not have this tensor").of_tensor(tensor))?;
         if info.dtype() != Dtype::BF16 {
             let message = format!(
-                "the base has {} here, and TRL rounds all values to BF16: the new ones are not in the file",
+                "the base has {} here, and TRL rounds all values to BF16: the new ones are not in \
+                 the file",
                 info.dtype()
             );
             return Err(unsupported(message).of_tensor(tensor));
         }
     }
-    each(base.tensors().len(), |tensor| {
-        let info = &base.tensors()[tensor];
-        let one = || {
-            let mut bytes = bytes_of(base, tensor)?;
-            let numbers = suffixes.map(|suffix| envelope.find(&format!("{}{suffix}", info.name())));
-            if let [Some(places), Some(values)] = numbers {
-                let (dtype, places) = envelope.entry(places)?;
-                scatter(
-                    &mut bytes,
-                    &form.places(dtype, &places)?,
-                    envelope.entry(values)?,
-                )?;
-            }
-            out.write(tensor, 0, &bytes)?;
-            progress.advance(info.bytes())
-        };
-        one().map_err(|error| error.of_tensor(info.name()))
-    })?;
-    let mut remarks = vec![
-        "TRL's patches have no checksum and no base: nothing proves that this result is right"
-            .to_owned(),
-    ];
-    if form == Form::First {
-        let remark = "the first form was made by comparing values: where only the sign of a zero changed, it is missing";
-        remarks.push(remark.to_owned());
-    }
-    let format = match form {
-        Form::First => "TRL, first form".to_owned(),
-        Form::Later(encoding) => format!("TRL, {}", encoding.name()),
-    };
-    let version = envelope.metadata.get("model_version").cloned();
-    Ok(Import {
-        format,
-        version,
-        base_version: None,
-        remarks,
-    })
+    Ok(())
 }
 
-fn scatter(bytes: &mut [u8], places: &[u64], (dtype, values): (Dtype, Vec<u8>)) -> Result<()> {
+/// Turns the bytes of a tensor into the new ones, if the file has the tensor.
+fn restore(form: Form, envelope: &Envelope, info: &TensorInfo, bytes: &mut [u8]) -> Result<()> {
+    let numbers = form
+        .suffixes()
+        .map(|suffix| envelope.find(&format!("{}{suffix}", info.name())));
+    if let [Some(places), Some(values)] = numbers {
+        let (dtype, places) = envelope.entry(places)?;
+        let places = form.places(dtype, &places)?;
+        let (dtype, values) = envelope.entry(values)?;
+        scatter(bytes, &places, dtype, &values)?;
+    }
+    Ok(())
+}
+
+fn scatter(bytes: &mut [u8], places: &[u64], dtype: Dtype, values: &[u8]) -> Result<()> {
     let values = values.as_chunks::<2>().0;
     if dtype != Dtype::BF16 || values.len() != places.len() {
         return Err(malformed(format!(
-            "{} positions come with {} values of {dtype}",
+            "there are {} positions, but {} values of {dtype}",
             places.len(),
             values.len()
         )));
@@ -221,7 +231,7 @@ pub(crate) fn check(encoding: Encoding, info: &TensorInfo, changes: bool) -> Res
         )))
     } else if info.elements() > most {
         Err(Error::usage(format!(
-            "this encoding of TRL's patches carries tensors of {most} elements at most"
+            "this encoding of TRL's patches carries tensors of at most {most} elements"
         )))
     } else if Form::Later(encoding)
         .suffixes()
@@ -300,7 +310,7 @@ fn positions(encoding: Encoding, places: &[u64]) -> Result<(Dtype, Vec<u8>)> {
         .zip(ends)
         .map(|(place, end)| place - end)
         .collect();
-    // The widest gap decides for the whole tensor.
+    // The widest gap determines the dtype for the whole tensor.
     if let Ok(narrow) = gaps
         .iter()
         .map(|gap| u16::try_from(*gap).map(u16::to_le_bytes))

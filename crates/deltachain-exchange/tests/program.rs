@@ -1,6 +1,6 @@
-//! The program from outside. Deltas of other systems: written and read back, as links and as
-//! versions of a chain; and inputs that must not be taken for what they are not. Whether those
-//! systems agree is proven in `e2e/`.
+//! Tests the program from outside: it writes deltas of other systems and reads them back, as links
+//! and as versions of a chain, and it refuses unsuitable inputs. `e2e/` proves that the other
+//! systems agree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ const LAYOUTS: [(&str, [&str; 3]); 4] = [
     ),
 ];
 
-/// Path of the BF16 checkpoint after this many steps.
+/// Returns the path of the BF16 checkpoint after this many steps.
 fn step(number: usize) -> String {
     format!(
         "{}/../../testdata/rl3e6_step{number}.safetensors",
@@ -55,7 +55,7 @@ fn step(number: usize) -> String {
     )
 }
 
-/// Digest of a state.
+/// Computes the digest of a state.
 fn digest(path: impl AsRef<Path>) -> String {
     StateDigests::of(&SafetensorsState::open(path.as_ref()).unwrap(), &())
         .unwrap()
@@ -63,7 +63,7 @@ fn digest(path: impl AsRef<Path>) -> String {
         .to_string()
 }
 
-/// A directory that the program is run in.
+/// A directory in which the program runs.
 struct Folder(TempDir);
 
 impl Folder {
@@ -71,11 +71,12 @@ impl Folder {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// With the links 1.dcf, 2.dcf and 3.dcf of the checkpoints.
+    /// Makes a directory with the links 1.dcf, 2.dcf and 3.dcf of the checkpoints.
     fn with_links() -> Self {
         let folder = Self::new();
         for number in 1..4 {
-            let (base, target) = (step(number - 1), step(number));
+            let base = step(number - 1);
+            let target = step(number);
             let link = folder.at(&format!("{number}.dcf"));
             diff(
                 Path::new(&base),
@@ -100,7 +101,7 @@ impl Folder {
             .unwrap()
     }
 
-    /// Runs the program, which is to succeed, with `--json`.
+    /// Runs the program with `--json`; it must succeed.
     fn json(&self, arguments: &[&str]) -> Value {
         let ran = self.run(&[arguments, &["--json"]].concat());
         assert!(
@@ -110,7 +111,7 @@ impl Folder {
         serde_json::from_slice(&ran.stdout).unwrap()
     }
 
-    /// Everything in the directory, by relative path, with its length; hidden files too.
+    /// Lists the content of the directory, hidden files included: relative paths and lengths.
     fn contents(&self) -> Vec<(PathBuf, u64)> {
         fn visit(directory: &Path, found: &mut Vec<(PathBuf, u64)>) {
             for entry in fs::read_dir(directory).unwrap() {
@@ -127,10 +128,11 @@ impl Folder {
         found
     }
 
-    /// Runs the program, for people and for JSON. Both times it must refuse with this class and
-    /// rule and exit code, and leave the directory as it was. Gives the JSON error.
+    /// Runs the program twice, for people and for JSON. Both times it must refuse with this class,
+    /// rule and exit code, and leave the directory as it was. Returns the JSON error.
     fn refused(&self, arguments: &[&str], class: &str, rule: Option<&str>) -> Value {
-        let (before, code) = (self.contents(), Some(if class == "USAGE" { 2 } else { 1 }));
+        let before = self.contents();
+        let code = Some(if class == "USAGE" { 2 } else { 1 });
         let ran = self.run(arguments);
         let headline = rule.map_or_else(
             || format!("error: {class}: "),
@@ -160,7 +162,7 @@ impl Folder {
         error
     }
 
-    /// Exports three steps, and gives the paths of what was written.
+    /// Exports three steps; returns the paths of the new files.
     fn exported(&self, layout: &str, names: [&str; 3]) -> Vec<String> {
         let made = self.json(&[
             "export",
@@ -242,7 +244,7 @@ fn a_chain_gets_a_version_for_each_delta() {
     let head = log(&store, Some(1), None).unwrap().remove(0);
     assert_eq!((head.version, head.metadata["run"].as_str()), (2, "7"));
 
-    // It goes on from the head, and from nothing else.
+    // The import continues from the head, and from no other version.
     folder.refused(
         &[&import[..], &[&step(1), second]].concat(),
         "CHAIN",
@@ -269,7 +271,8 @@ fn a_chain_gets_a_version_for_each_delta() {
 fn a_whole_checkpoint_between_deltas_is_a_version_as_well() {
     let folder = Folder::with_links();
     let deltas = folder.exported(LAYOUTS[0].0, LAYOUTS[0].1);
-    let (second, shard) = (Path::new(&deltas[1]), "model-00001-of-00001.safetensors");
+    let second = Path::new(&deltas[1]);
+    let shard = "model-00001-of-00001.safetensors";
     let write_index = |metadata: &str| {
         let state = SafetensorsState::open(step(2)).unwrap();
         let names: Vec<String> = state
@@ -305,14 +308,14 @@ fn a_whole_checkpoint_between_deltas_is_a_version_as_well() {
         made["links"][1]["imported"]["format"],
         "slime, a whole checkpoint"
     );
-    // One of another model is not.
+    // A checkpoint of another model is refused.
     let other = step(0).replace("rl3e6_step0", "f32_step0");
     folder.refused(
         &[&import[..], &[&other, &deltas[1], "-o", "other"]].concat(),
         "WRONG_BASE",
         None,
     );
-    // Neither is one that says that it is a delta.
+    // So is one whose index says that it is a delta.
     write_index("{\"delta_encoding\": \"xor\"}");
     folder.refused(
         &[&import[..], &[&base, &deltas[1], "-o", "other"]].concat(),
@@ -321,7 +324,7 @@ fn a_whole_checkpoint_between_deltas_is_a_version_as_well() {
     );
 }
 
-/// What was chosen about a layout belongs to it.
+/// An encoding or a checksum can only be chosen for its own layout.
 #[test]
 fn encodings_and_checksums_belong_to_a_layout() {
     let folder = Folder::with_links();
@@ -374,7 +377,7 @@ fn what_is_no_model_and_outputs_that_are_inputs_are_refused() {
         folder.refused(&[&export[..], &["old"]].concat(), "USAGE", None);
         folder.refused(&[&export[..], &["old/deltas"]].concat(), "USAGE", None);
     }
-    // A checkpoint that is called like a step is no step that was interrupted.
+    // A checkpoint whose name looks like a step is not the rest of an interrupted run.
     folder.refused(
         &[
             "export",
@@ -438,7 +441,7 @@ fn pipes_and_devices_are_no_inputs() {
             .unwrap()
             .success()
     );
-    // Nobody writes to the pipe: to open it would take for ever.
+    // Nothing writes to the pipe, so opening it would block forever.
     for input in ["pipe", "/dev/zero", "/dev/tty"] {
         for layout in ["pulsept1", "trl"] {
             let arguments = [
@@ -466,7 +469,7 @@ fn a_base_that_is_cut_while_it_is_read_is_refused() {
         [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat(),
     )
     .unwrap();
-    // It has 64 GB, of which none is on the disk: to read all of it takes a minute.
+    // The file has 64 GB, none of which is on the disk: reading all of it takes a minute.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() + (64 << 30))
         .unwrap();
@@ -491,16 +494,16 @@ fn a_base_that_is_cut_while_it_is_read_is_refused() {
     while !has_opened() {
         assert!(
             child.try_wait().unwrap().is_none(),
-            "it has ended before it opened the file"
+            "the program ended before it opened the file"
         );
     }
     file.set_len(1000).unwrap();
     let ran = child.wait_with_output().unwrap();
     let told = String::from_utf8(ran.stderr).unwrap();
     let code = ran.status.code();
-    let has_changed = told.contains("has changed while it was read");
-    // Or it has been cut before its header was compared with its length.
-    let is_short = told.contains("its header calls for");
+    let has_changed = told.contains("changed while it was being read");
+    // The other possible error: the file was cut before its header was compared with its length.
+    let is_short = told.contains("its header describes");
     assert!(
         (code == Some(1) && has_changed || code == Some(2) && is_short) && told.contains("long"),
         "{told}"
@@ -521,7 +524,7 @@ fn help_and_version_are_there() {
                 && help.contains("PULSEPT1 of basilica"),
             "{help}"
         );
-        // Without arguments a command says what is missing.
+        // Without arguments, a command says what is missing.
         let ran = folder.run(&[command, "--json"]);
         let said: Value = serde_json::from_slice(&ran.stdout).unwrap();
         assert_eq!(

@@ -1,5 +1,5 @@
-//! What each layout's writer writes, its reader reads: exactly, and nothing damaged or for another
-//! base where the layout can tell.
+//! The reader of each layout reads exactly what the writer writes, and refuses damaged files and
+//! other bases where the layout can tell.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,9 @@ const WRITERS: &[(Writer, Reader)] = &[
     (Writer::Trl(trl::Encoding::Raw), Reader::Trl),
 ];
 
-/// Tensors of BF16: a scalar, an empty one, odd lengths, signed zeros, NaN payloads, a name in
-/// Unicode, a gap above 2^16, one that is the same in both, and one that changes everywhere.
+/// Makes two states of BF16 tensors: a scalar, an empty one, odd lengths, signed zeros, NaN
+/// payloads, a name in Unicode, a gap above 2^16, one that is the same in both, and one that
+/// changes everywhere.
 fn states() -> [MemoryState; 2] {
     let mut states = [MemoryState::new(), MemoryState::new()];
     let mut add = |name: &str, shape: &[u64], bits: &dyn Fn(u32) -> [u16; 2]| {
@@ -83,7 +84,7 @@ fn states() -> [MemoryState; 2] {
     states
 }
 
-/// A number that fits 16 bits.
+/// Converts a number that fits 16 bits.
 fn low(number: u32) -> u16 {
     u16::try_from(number).unwrap()
 }
@@ -129,7 +130,7 @@ fn what_is_written_is_read() {
                 (7, 6)
             );
         }
-        // Once more is refused, and leaves what is there.
+        // A second write is refused, and leaves the first one as it is.
         assert_eq!(
             write(writer, &states, folder.path()).unwrap_err().class(),
             ErrorClass::Usage
@@ -172,8 +173,8 @@ fn damage_is_noticed_where_the_layout_can() {
                 fs::write(&file, damaged).unwrap();
                 match read(reader, &delta, &states[0]) {
                     Err(error) => assert!(error.file().is_some(), "{error}"),
-                    // TRL has no checksum; in other files this was a note that no result depends
-                    // on.
+                    // TRL has no checksum; in other layouts, the damaged byte has no influence on
+                    // the result.
                     Ok((result, _)) => assert!(
                         reader == Reader::Trl || result == states[1],
                         "{writer:?} {place}"
@@ -188,8 +189,8 @@ fn damage_is_noticed_where_the_layout_can() {
         other.insert("all", Dtype::BF16, &[301], data).unwrap();
         let result = read(reader, &delta, &other);
         match (writer, result) {
-            // New values replace what was there, and the tensor changes everywhere: the result is
-            // right all the same.
+            // These layouts replace the old values, and the other base differs in a tensor that
+            // changes everywhere: the result is right.
             (Writer::Trl(_) | Writer::Slime(slime::Encoding::Overwrite, _), Ok((result, _))) => {
                 assert_eq!(result.get("scattered"), states[1].get("scattered"));
             }
@@ -221,10 +222,8 @@ fn table(state: &MemoryState) -> StateTable {
 }
 
 fn checked(writer: Writer, base: &MemoryState, target: &MemoryState) -> Result<()> {
-    let (checked, folder) = (
-        writer.check(&table(base), &table(target)),
-        tempdir().unwrap(),
-    );
+    let checked = writer.check(&table(base), &table(target));
+    let folder = tempdir().unwrap();
     let written = write(writer, &[base.clone(), target.clone()], folder.path());
     assert_eq!(checked.is_ok(), written.is_ok(), "{writer:?}");
     assert!(written.is_ok() || files(folder.path()).is_empty());
@@ -253,8 +252,9 @@ fn what_a_layout_cannot_carry_is_refused_before_anything_is_written() {
             .unwrap();
         refused(checked(writer, &base, &other), "nan");
 
-        // Another dtype, which changes or not.
-        let (mut base, mut target) = (base.clone(), target.clone());
+        // A tensor of another dtype, with and without a change.
+        let mut base = base.clone();
+        let mut target = target.clone();
         base.insert("f32", Dtype::F32, &[1], vec![0; 4]).unwrap();
         target.insert("f32", Dtype::F32, &[1], vec![0; 4]).unwrap();
         let unchanged = checked(writer, &base, &target);
@@ -284,7 +284,7 @@ fn what_a_layout_cannot_carry_is_refused_before_anything_is_written() {
     );
 }
 
-/// A safetensors file of these entries.
+/// Writes a safetensors file with this header and data.
 fn envelope(path: &Path, header: &str, data: &[u8]) {
     let mut header = header.to_owned();
     while !header.len().is_multiple_of(8) {
@@ -336,7 +336,7 @@ fn pickles_and_roundings_are_refused_with_the_reason() {
     );
     refused(Reader::Trl, "GPU");
 
-    // The first form.
+    // A patch of the first form.
     let header = r#"{"__metadata__":{"format":"sparse_weight_patch","version":"1","sparse":"True","model_version":"4"},
         "a.indices":{"dtype":"I32","shape":[1],"data_offsets":[0,4]},
         "a.values":{"dtype":"BF16","shape":[1],"data_offsets":[4,6]}}"#;
@@ -394,7 +394,7 @@ fn arc_keeps_the_files_of_the_base() {
     );
     assert!(read(Reader::Arc2, &written.path, &before).unwrap().0 == target);
 
-    // It has no folders.
+    // ARC has no folders.
     fs::create_dir(model.join("vae")).unwrap();
     envelope(
         &model.join("vae/z.safetensors"),

@@ -1,5 +1,5 @@
-//! `seeds ROOT OUT`: writes the seeds of each target into its folder below OUT. `./task fuzz` runs
-//! it.
+//! `seeds ROOT OUT`: writes the seeds of each target into the target's folder below OUT.
+//! `./task fuzz` runs this program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;

@@ -1,8 +1,8 @@
-//! Chains in few bytes: inputs of the target `chain`, which mutation can change without losing what
-//! holds them together.
+//! Chains in few bytes: inputs of the target `chain`, which mutations can change without breaking
+//! the references between objects.
 //!
-//! An input is four bytes, flags, the version wanted, the version held and the object that is going
-//! to fail, and then objects: kind, version, generation, length (two bytes), text. In the text of a
+//! An input is four bytes (flags, the version wanted, the version held, and the object that will
+//! fail) and then objects: kind, version, generation, length (two bytes), text. In the text of a
 //! document some bytes stand for values that follow from other objects, so that digests and sizes
 //! stay right when those objects change.
 
@@ -14,22 +14,21 @@ use deltachain::tensor::Digest;
 use crate::reseal;
 use crate::seal::Parts;
 
-/// Lengths and checksums of links are made right.
+/// The lengths and checksums of links are recomputed.
 pub(crate) const SEALED: u8 = 1;
-/// A version is named; else the head is wanted.
+/// A version is named; otherwise the head is wanted.
 pub(crate) const WANTED: u8 = 2;
 /// A version is held.
 pub(crate) const HELD: u8 = 4;
-/// Another commit is recorded for the version held than the one that was read.
+/// The commit recorded for the version held differs from the commit that was read.
 pub(crate) const FORKED: u8 = 8;
-/// Another chain document is recorded for it than the one that was read.
+/// The chain document recorded for the version held differs from the one that was read.
 pub(crate) const MOVED: u8 = 16;
 /// The caller accepts the commit of the version wanted.
 pub(crate) const ACCEPTED: u8 = 32;
 
 /// Kinds of objects: the chain document, a commit, a routes document, a link under its own name, a
-/// link under the name that its first 32 bytes give, and any other object, with the text as its
-/// name.
+/// link whose name is the first 32 bytes of the text, and any other object, whose name is the text.
 pub(crate) const CHAIN: u8 = 0;
 pub(crate) const COMMIT: u8 = 1;
 pub(crate) const ROUTES: u8 = 2;
@@ -37,21 +36,22 @@ pub(crate) const LINK: u8 = 3;
 pub(crate) const MISPLACED: u8 = 4;
 pub(crate) const OTHER: u8 = 5;
 const KINDS: u8 = 6;
-/// Added to the kind of an object that is removed when the version held has been reached.
+/// Added to the kind of an object that is removed after the reader has reached the version held.
 pub(crate) const GONE: u8 = 8;
 
-/// In a text: the digest, the size, the target's state digest (of a link) of the object whose
-/// number follows; the digest whose 32 bytes follow; the byte that follows.
+/// Escapes in a text. The first three stand for the digest, the size, or the state digest of the
+/// target (of a link) of the object whose number follows; the others for the digest whose 32 bytes
+/// follow, and for the byte that follows.
 const DIGEST: u8 = 1;
 const SIZE: u8 = 2;
 const TARGET: u8 = 3;
 const RAW_DIGEST: u8 = 4;
 const LITERAL: u8 = 5;
 
-/// Bytes that one mutation may add to a text.
+/// Maximum number of bytes that one mutation adds to a text.
 const ROOM: usize = 32;
 
-/// Versions from this byte on are the highest that there are.
+/// Version bytes from this one on stand for the highest possible versions.
 const HIGH: u8 = 0xF0;
 const MOST: u64 = (1 << 53) - 1;
 
@@ -61,7 +61,7 @@ pub(crate) struct Archive {
     pub(crate) flags: u8,
     pub(crate) wanted: u8,
     pub(crate) held: u8,
-    /// Which object fails.
+    /// Number of the object that fails.
     pub(crate) fault: u8,
     pub(crate) objects: Vec<Object>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Object {
 }
 
 impl Archive {
-    /// As many objects as there are.
+    /// Reads all objects, the last of which may be cut short.
     pub(crate) fn parse(data: &[u8]) -> Option<Self> {
         let (&[flags, wanted, held, fault], mut rest) = data.split_first_chunk()?;
         let mut objects = Vec::new();
@@ -116,9 +116,9 @@ impl Archive {
         bytes
     }
 
-    /// Makes an input of objects by name, as a store has them.
+    /// Makes an input from the objects of a store, given by name.
     pub(crate) fn of(mut named: Vec<(String, Vec<u8>)>) -> Self {
-        // Texts can only stand on objects before their own.
+        // Texts can only refer to objects before them.
         named.sort_by_cached_key(|(name, _)| (place(name), name.clone()));
         let mut objects: Vec<Object> = Vec::new();
         for (name, content) in &named {
@@ -147,7 +147,7 @@ impl Archive {
                     object.kind = MISPLACED;
                     object.text = [digest.0.as_slice(), content].concat();
                 }
-                // What it holds, no planner reads.
+                // Planners do not read the content of these objects.
                 Some(ObjectName::Asset(_) | ObjectName::Signature { .. }) | None => {}
             }
             match object.kind {
@@ -168,20 +168,21 @@ impl Archive {
         }
     }
 
-    /// The version wanted, or `None` for the head.
+    /// Returns the version wanted, or `None` for the head.
     pub(crate) fn wanted(&self) -> Option<u64> {
         (self.flags & WANTED != 0).then(|| version_of(self.wanted))
     }
 
-    /// The version held.
+    /// Returns the version held.
     pub(crate) fn held(&self) -> Option<u64> {
         (self.flags & HELD != 0).then(|| version_of(self.held))
     }
 
-    /// The objects with their names and contents: as they were when the version held was reached,
-    /// and as they are now.
+    /// Returns the objects with their names and contents: as they were when the reader reached the
+    /// version held, and as they are now.
     pub(crate) fn stores(&self) -> (Store, Store) {
-        let (mut before, mut now) = (Store::default(), Store::default());
+        let mut before = Store::default();
+        let mut now = Store::default();
         let mut contents: Vec<Vec<u8>> = Vec::new();
         for object in &self.objects {
             let kind = object.kind % GONE % KINDS;
@@ -229,12 +230,16 @@ impl Archive {
     }
 
     fn sealed(&self, link: &[u8]) -> Vec<u8> {
-        let parts = Parts::of(link).filter(|_| self.flags & SEALED != 0);
-        parts.map_or_else(|| link.to_vec(), |parts| parts.join(false))
+        if self.flags & SEALED != 0
+            && let Some(parts) = Parts::of(link)
+        {
+            return parts.join(false);
+        }
+        link.to_vec()
     }
 }
 
-/// What a chain's store holds.
+/// Content of a chain's store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
     pub(crate) objects: BTreeMap<ObjectName, Vec<u8>>,
@@ -243,7 +248,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// All names, as a store lists them.
+    /// Returns all names, as a store lists them.
     pub(crate) fn names(&self) -> Vec<String> {
         self.objects
             .keys()
@@ -253,8 +258,8 @@ impl Store {
     }
 }
 
-/// Mutates the first `size` bytes of `data`, an input, and returns how many there are then, at most
-/// `most`. `plainly` does the same to any bytes.
+/// Mutates an input, the first `size` bytes of `data`, and returns its new length, at most `most`.
+/// `plainly` mutates bytes without regard to their meaning.
 pub fn mutate(
     data: &mut [u8],
     size: usize,
@@ -285,7 +290,7 @@ pub fn mutate(
             version: random.u8(..),
             ..other
         }),
-        // One link leads on from another, or to the same state.
+        // The link starts from the base or target of another one, or ends at that target.
         7 if object.text.len() >= 88 && other.text.len() >= 88 => {
             let (to, from) = random
                 .choice([(24, 56), (24, 24), (56, 56)])
@@ -318,7 +323,8 @@ pub fn mutate(
     bytes.len()
 }
 
-/// Links, then the documents that name them, in the order in which they name each other.
+/// Returns the rank of a name: links first, then the documents that refer to them, in the order in
+/// which they refer to each other.
 fn place(name: &str) -> u8 {
     match ObjectName::parse(name) {
         Some(ObjectName::File(_) | ObjectName::Asset(_)) => 0,
@@ -337,7 +343,7 @@ pub(crate) fn version_of(byte: u8) -> u64 {
     }
 }
 
-/// The nearest byte there is.
+/// Returns the byte whose version is nearest to this one.
 pub(crate) fn byte_of(version: u64) -> u8 {
     let high = MOST.saturating_sub(version);
     u8::try_from(high)
@@ -349,7 +355,7 @@ pub(crate) fn byte_of(version: u64) -> u8 {
         )
 }
 
-/// A document's text with what follows from other objects.
+/// Returns a document's text with the values that follow from other objects.
 fn expanded(text: &[u8], objects: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;
@@ -388,7 +394,7 @@ fn expanded(text: &[u8], objects: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// The text that [`expanded`] makes this document of.
+/// Returns the text that [`expanded`] turns into this document.
 fn shortened(document: &[u8], before: &[(String, Vec<u8>)]) -> Vec<u8> {
     let number = |is: &dyn Fn(&[u8]) -> bool| {
         let found = before.iter().take(256).position(|(_, content)| is(content));
@@ -431,9 +437,12 @@ fn digest_at_front(byte: u8, after: &[u8]) -> Option<Digest> {
     Digest::from_hex(text).filter(|digest| digest.to_string() == text)
 }
 
-/// The state digest of a link's target, if there is as much as that of a link.
+/// Returns the state digest of the target in a link's header, if the bytes reach that far.
 fn target_of(link: &[u8]) -> Option<Digest> {
-    Some(Digest(*link.get(56..)?.first_chunk()?)).filter(|_| link.starts_with(b"\x89DCF"))
+    if !link.starts_with(b"\x89DCF") {
+        return None;
+    }
+    Some(Digest(*link.get(56..)?.first_chunk()?))
 }
 
 #[cfg(test)]
@@ -476,7 +485,7 @@ mod tests {
             .collect();
         found.sort();
         assert_eq!(found, named);
-        // All but one digest follow from other objects.
+        // All digests but one follow from other objects.
         assert!(
             archive.objects[3].text.len() < 120,
             "{:?}",

@@ -13,7 +13,8 @@ use crate::archive::{ACCEPTED, Archive, FORKED, MOVED, Store};
 use crate::memory::{peak_of, single_threaded};
 use crate::raw::{limits, refused_by_rule};
 
-/// Any bytes as each kind of document: refused by a rule, or written again as they were.
+/// Parses any bytes as each kind of document: a rule refuses them, or writing the document again
+/// gives the same bytes.
 pub fn document(data: &[u8]) {
     let limits = Limits::default();
     has_one_form(
@@ -29,7 +30,8 @@ pub fn document(data: &[u8]) {
     );
 }
 
-/// What is read takes memory in proportion to its text, and is written as it was.
+/// Checks that the memory for parsing is proportional to the text, and that writing the document
+/// gives the same bytes.
 fn has_one_form<T>(
     data: &[u8],
     parse: impl FnOnce() -> Result<T>,
@@ -47,13 +49,13 @@ fn has_one_form<T>(
         assert_eq!(
             write(&document).expect("what was read can be written"),
             data,
-            "the document has another form"
+            "writing the document again gives other bytes"
         );
     }
 }
 
-/// Any objects as a chain, read to the end by a reader that holds nothing or a version that it has
-/// read before.
+/// Reads any objects as a chain, to the end, with a reader that holds nothing or a version that it
+/// has read before.
 pub fn chain(data: &[u8]) {
     single_threaded();
     let Some(archive) = Archive::parse(data) else {
@@ -72,28 +74,27 @@ pub fn chain(data: &[u8]) {
     let reader = Reader::new(&now);
     let from_nothing = reader.replay(archive.wanted(), None);
     // Only a commit that exists can be accepted.
-    let accept = from_nothing
-        .as_ref()
-        .ok()
-        .filter(|_| archive.flags & ACCEPTED != 0)
-        .map(|reached| reached.commit);
+    let accept = match &from_nothing {
+        Ok(reached) if archive.flags & ACCEPTED != 0 => Some(reached.commit),
+        _ => None,
+    };
     let reader = Reader { accept, ..reader };
     let first = reader.replay(archive.wanted(), held);
     refused_by_rule(&first);
     same(&first, &from_nothing);
-    // To accept the commit that is held has no effect.
+    // Accepting the commit that is held has no effect.
     let step = accept.filter(|accept| held.is_none_or(|held| held.commit != *accept));
     assert!(
         step.is_none() || first.is_ok(),
-        "what is accepted cannot be reached: {:?}",
+        "the accepted commit cannot be reached: {:?}",
         first.err()
     );
     assert!(
         step.is_some() || held.is_none() || archive.flags & MOVED == 0 || first.is_err(),
-        "the chain is another"
+        "a version of another chain was followed"
     );
 
-    // Which failure is met first decides about nothing but the error.
+    // The failure that is met first decides only which error is reported.
     let backwards = Reader {
         backwards: true,
         ..reader
@@ -109,7 +110,7 @@ pub fn chain(data: &[u8]) {
     );
     same(&first, &other);
 
-    // A damaged object changes only whether the version is reached, not what it is.
+    // A damaged object can make a version unreachable, but cannot change its state.
     let wanted = first
         .as_ref()
         .map_or(archive.wanted(), |first| Some(first.version));
@@ -128,7 +129,7 @@ pub fn chain(data: &[u8]) {
     }
 }
 
-/// Two readers of one version have the same state.
+/// Checks that two readers of one version have the same state.
 fn same(first: &Result<Reached>, second: &Result<Reached>) {
     if let (Ok(first), Ok(second)) = (first, second) {
         assert_eq!(first.version, second.version);
@@ -140,7 +141,7 @@ fn same(first: &Result<Reached>, second: &Result<Reached>) {
     }
 }
 
-/// A version that has been reached.
+/// A version that a reader has reached.
 #[derive(Debug)]
 struct Reached {
     version: u64,
@@ -151,9 +152,9 @@ struct Reached {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// It is listed, and not there.
+    /// The object is listed, but does not exist.
     Missing,
-    /// One bit of it is another.
+    /// One bit of the object has flipped.
     Damaged,
 }
 
@@ -162,7 +163,8 @@ enum Fault {
 struct Reader<'a> {
     store: &'a Store,
     accept: Option<Digest>,
-    /// Supplies one object at a time, the last first, and looks at the last file first.
+    /// True if the reader supplies one object at a time, the last first, and reads the last file
+    /// first.
     backwards: bool,
     fault: Option<(ObjectName, Fault)>,
 }
@@ -193,7 +195,7 @@ impl<'a> Reader<'a> {
         Some(content)
     }
 
-    /// All steps of SPEC section 19.
+    /// Runs all steps of SPEC section 19.
     fn replay(&self, wanted: Option<u64>, held: Option<&Reached>) -> Result<Reached> {
         let recorded = held.map(|held| VersionId {
             version: held.version,
@@ -202,8 +204,8 @@ impl<'a> Reader<'a> {
         });
         let mut planner = Planner::new(wanted, recorded, self.accept, &limits());
         let bytes: usize = self.store.objects.values().map(Vec::len).sum();
-        // Each object is asked for once, as are some that would follow the last; each plan that
-        // fails rules out a route.
+        // The planner asks for each object once, and for some that would come after the last one;
+        // each plan that fails rules out a route.
         let mut patience = 1200 + 4 * self.store.objects.len() + bytes;
         loop {
             let (plan, peak) = peak_of(|| self.plan(&mut planner, &mut patience));
@@ -220,7 +222,7 @@ impl<'a> Reader<'a> {
                     assert_eq!(
                         digests(&whole).state,
                         plan.state,
-                        "a wrong state passed as right"
+                        "a wrong state was accepted"
                     );
                     return Ok(Reached {
                         version: plan.version,
@@ -242,7 +244,7 @@ impl<'a> Reader<'a> {
             left.set(
                 left.get()
                     .checked_sub(cost)
-                    .expect("the planner does not come to an end"),
+                    .expect("the planner does not end"),
             );
         };
         let list = |from, _| {
@@ -250,7 +252,7 @@ impl<'a> Reader<'a> {
             Ok(self.list(from))
         };
         let fetch = |names: &[ObjectName], _| {
-            assert!(!names.is_empty(), "the planner wants nothing");
+            assert!(!names.is_empty(), "the planner asks for no object");
             spend(if self.backwards { 1 } else { names.len() });
             let first = if self.backwards { names.len() - 1 } else { 0 };
             Ok(names[first..]
@@ -263,7 +265,7 @@ impl<'a> Reader<'a> {
         plan
     }
 
-    /// What a store lists that is asked for the versions from this one on.
+    /// Lists the names that a store returns for versions from this one on.
     fn list(&self, from: u64) -> Listing {
         let is_listed = |name: &String| match ObjectName::parse(name) {
             Some(ObjectName::Commit(version) | ObjectName::Routes { version, .. }) => {
@@ -274,15 +276,15 @@ impl<'a> Reader<'a> {
         Listing::new(self.store.names().into_iter().filter(is_listed))
     }
 
-    /// Checks that a plan is a path: routes from nothing or from the held version to the version
-    /// wanted.
+    /// Checks that a plan is a path: a chain of routes that start from nothing or the held version
+    /// and end at the version wanted.
     fn check(&self, plan: &Plan, wanted: Option<u64>, held: Option<&Reached>) {
         assert!(wanted.is_none_or(|wanted| wanted == plan.version));
         let commit = self
             .get(ObjectName::Commit(plan.version))
             .expect("the version has a commit");
         assert_eq!(plan.commit, Digest::of_bytes(&commit));
-        let commit = Commit::parse(&commit, &limits()).expect("the commit is legal");
+        let commit = Commit::parse(&commit, &limits()).expect("the commit is valid");
         assert_eq!((plan.state, &plan.shards), (commit.state, &commit.shards));
         let sizes = plan
             .hops
@@ -290,12 +292,14 @@ impl<'a> Reader<'a> {
             .flat_map(|hop| &hop.files)
             .map(|file| u128::from(file.size));
         assert_eq!(plan.bytes, sizes.sum());
-        let chain = self.get(ObjectName::Chain).expect("there is a chain");
+        let chain = self
+            .get(ObjectName::Chain)
+            .expect("the chain document exists");
         assert_eq!(
             (plan.chain, &plan.assets),
             (Digest::of_bytes(&chain), &commit.assets)
         );
-        let start = held.filter(|_| plan.start.is_some());
+        let start = if plan.start.is_some() { held } else { None };
         let shards = start.map(|start| {
             start
                 .shards
@@ -303,7 +307,7 @@ impl<'a> Reader<'a> {
                 .map(|shard| digests(shard).state)
                 .collect::<Vec<_>>()
         });
-        assert_eq!(plan.start, shards, "the plan starts from something else");
+        assert_eq!(plan.start, shards, "the plan starts from another version");
         let mut at = start.map(|start| start.version);
         for hop in &plan.hops {
             assert!(hop.from == at && hop.from < Some(hop.version));
@@ -313,7 +317,7 @@ impl<'a> Reader<'a> {
         assert_eq!(at, Some(plan.version));
     }
 
-    /// Steps 5 and 6.
+    /// Runs steps 5 and 6.
     fn follow<'p>(
         &self,
         plan: &'p Plan,
@@ -330,10 +334,10 @@ impl<'a> Reader<'a> {
                     .map_err(|error| Failure::File(file, error))?;
             }
         }
-        let held = held
-            .filter(|_| plan.start.is_some())
-            .map(|held| held.shards.clone());
-        let mut shards = held.unwrap_or_else(|| vec![MemoryState::new(); plan.shards.len()]);
+        let mut shards = match held {
+            Some(held) if plan.start.is_some() => held.shards.clone(),
+            _ => vec![MemoryState::new(); plan.shards.len()],
+        };
         for hop in &plan.hops {
             for ((file, target), shard) in hop.files.iter().zip(&hop.shards).zip(&mut shards) {
                 let bytes = self
@@ -359,7 +363,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Why a plan could not be followed.
+/// Reason why a plan could not be followed.
 enum Failure<'p> {
     File(&'p FileReference, Error),
     Route(&'p Hop, Error),
@@ -395,7 +399,7 @@ mod tests {
         for path in files {
             let named = unpacked(&std::fs::read(&path).unwrap());
             if !named.iter().any(|(name, _)| name.starts_with("files/")) {
-                // For the operation *plan* alone.
+                // The vector is only for the operation *plan*.
                 continue;
             }
             let mut archive = Archive::of(named);
@@ -410,7 +414,7 @@ mod tests {
                     Some(reached.version),
                     now.objects.keys().filter_map(version_of_commit).max()
                 );
-                // Who holds it is there already.
+                // A reader that holds the head has nothing to do.
                 let again = Reader::new(&before).replay(None, Some(&reached)).unwrap();
                 assert!(again.shards == reached.shards);
             }

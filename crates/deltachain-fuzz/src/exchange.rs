@@ -1,6 +1,6 @@
-//! Any bytes as the delta of another system: its reader ends without a panic, refuses with a class
-//! that says why, and allocates within a bound that follows from the lengths of the file and the
-//! base.
+//! Any bytes as the delta of another system: its reader returns without a panic, refuses the bytes
+//! with a class that says why, and allocates within a bound that follows from the lengths of the
+//! file and the base.
 
 use std::fs;
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::memory::{peak_of, single_threaded};
 const INDEX: &str = "model.safetensors.index.json";
 const SHARD: &str = "model-00001-of-00001.safetensors";
 
-/// Where the inputs lie while they are read.
+/// Folder of the inputs while they are read.
 static FOLDER: LazyLock<TempDir> =
     LazyLock::new(|| tempfile::tempdir().expect("a temporary folder can be made"));
 
-/// The base and the result of deltas: a scalar, an empty tensor, one that changes in some places,
-/// one that does not change.
+/// The base and the result of the deltas: a scalar, an empty tensor, a tensor that changes in some
+/// places, and one that does not change.
 static STATES: LazyLock<[MemoryState; 2]> = LazyLock::new(|| {
     [0, 1].map(|step| {
         let mut state = MemoryState::new();
@@ -49,7 +49,7 @@ fn check(reader: Reader, path: &Path, length: usize) {
     let mut result = MemoryState::zeros(base.tensors()).expect("there is room");
     let writer = result.writer();
     let (applied, peak) = peak_of(|| reader.apply(path, base, &writer, &()));
-    // Decoders have tables of their own; the rest is a few times the base and the file.
+    // Decoders have tables of their own; the rest is a small multiple of the base and the file.
     let bound = 64 * length as u64 + (256 << 10);
     assert!(
         peak <= bound,
@@ -65,7 +65,7 @@ fn check(reader: Reader, path: &Path, length: usize) {
             Usage,
             WrongBase,
         ];
-        // An index may name files that are not there.
+        // An index may name files that do not exist.
         let is_missing = error.class() == Io && matches!(reader, Reader::Slime);
         assert!(
             (classes.contains(&error.class()) || is_missing) && error.file().is_some(),
@@ -81,22 +81,23 @@ fn file(reader: Reader, data: &[u8]) {
     check(reader, &path, data.len());
 }
 
-/// A file of ARC.
+/// Applies bytes as a file of ARC.
 pub fn arc2(data: &[u8]) {
     file(Reader::Arc2, data);
 }
 
-/// A file of PULSEPT1.
+/// Applies bytes as a file of PULSEPT1.
 pub fn pulsept1(data: &[u8]) {
     file(Reader::Pulsept1, data);
 }
 
-/// A file of TRL.
+/// Applies bytes as a file of TRL.
 pub fn trl(data: &[u8]) {
     file(Reader::Trl, data);
 }
 
-/// A directory of slime: the length of its index in two bytes, the index, its file.
+/// Applies bytes as a directory of slime: the length of its index in two bytes, the index, and the
+/// file.
 pub fn slime(data: &[u8]) {
     single_threaded();
     let Some((length, rest)) = data.split_first_chunk() else {
@@ -113,7 +114,8 @@ pub fn slime(data: &[u8]) {
     check(Reader::Slime, &path, data.len());
 }
 
-/// What the writers of all layouts make of the two states, each with the name of its target.
+/// Writes a delta between the two states in each layout; returns them with the names of their
+/// targets.
 pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let writers = [
         ("arc2", Writer::Arc2(arc2::Version::V1)),
@@ -145,10 +147,8 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             .expect("all layouts carry this");
         let read = |path: &Path| fs::read(path).expect("what was written can be read");
         let bytes = if written.path.is_dir() {
-            let (index, shard) = (
-                read(&written.path.join(INDEX)),
-                read(&written.path.join(SHARD)),
-            );
+            let index = read(&written.path.join(INDEX));
+            let shard = read(&written.path.join(SHARD));
             let length = u16::try_from(index.len()).expect("the index is short");
             [&length.to_le_bytes()[..], &index, &shard].concat()
         } else {

@@ -1,5 +1,5 @@
-//! Sequences of links in place, good and damaged, on memory that is the base or nearly so: they
-//! lead to the target or are refused, whatever the memory is.
+//! Sequences of links in place, good and damaged, on memory that is the base or nearly so: the
+//! result is the target, or the links are refused, whatever the memory is.
 
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::StateSums;
@@ -17,7 +17,7 @@ use crate::raw::refused_by_rule;
 use crate::seal::Parts;
 use crate::states::{Start, Step};
 
-/// What sums belong to is made with this (SPEC section 24.3).
+/// Context string of the hash that binds sums to their link (SPEC section 24.3).
 const BINDING: &str = "deltachain 2026-11-25 sums of a link v1";
 /// Magic, and kind, checksum and length of the record.
 const BEFORE_DATA: usize = 8 + 16;
@@ -28,7 +28,7 @@ struct InPlace {
     start: Start,
     steps: Vec<(Step, Kind)>,
     damage: Option<Damage>,
-    /// Bits of the memory that are not those of the base: a tensor, a byte, which bits.
+    /// Bits in which the memory differs from the base: a tensor, a byte, a mask.
     flips: Vec<(u8, u16, u8)>,
 }
 
@@ -40,19 +40,19 @@ enum Kind {
     WithoutSums,
 }
 
-/// A number that is added to a byte of a link.
+/// A number that is added to one byte of a link.
 #[derive(Debug, Arbitrary)]
 struct Damage {
     link: u8,
-    /// Of a segment; otherwise of the extension area.
+    /// Number of the segment to damage; `None` for the extension area.
     segment: Option<u8>,
     place: u16,
     add: u8,
-    /// Whether binding and checksum of the sums are right again.
+    /// True if the binding and the checksum of the sums are recomputed.
     is_sealed: bool,
 }
 
-/// Links that are taken in place.
+/// Applies links in place.
 pub fn in_place(data: &[u8]) {
     single_threaded();
     let Ok(input) = InPlace::arbitrary_take_rest(Unstructured::new(data)) else {
@@ -79,7 +79,8 @@ pub fn in_place(data: &[u8]) {
         return;
     };
 
-    let (base, last) = (&states[0], &states[states.len() - 1]);
+    let base = &states[0];
+    let last = &states[states.len() - 1];
     let (table, sums) = StateSums::hashed(base, &()).expect("memory can be read");
     let mut replay = Replay::new(table).with_sums(sums);
     if let Err(error) = links.iter().try_for_each(|link| replay.push(link)) {
@@ -113,7 +114,7 @@ pub fn in_place(data: &[u8]) {
             );
         }
         (one, other) => panic!(
-            "memory makes a difference: {:?} {:?}",
+            "the results depend on the memory: {:?} {:?}",
             one.as_ref().err(),
             other.as_ref().err()
         ),
@@ -130,7 +131,7 @@ pub fn in_place(data: &[u8]) {
             let unchanged = MemoryState::copy_of(&lent).expect("memory can be read");
             assert!(
                 unchanged == held && slow.state() == held,
-                "memory has changed before anything was proven"
+                "memory has changed before the links were verified"
             );
             if is_unsupported(&error) {
                 whole(&replay, &held, &states, is_right);
@@ -140,19 +141,19 @@ pub fn in_place(data: &[u8]) {
     };
     changes
         .write(&mut lent)
-        .expect("nobody else can write to it");
+        .expect("nothing else can write to it");
     others
         .write(&mut slow)
-        .expect("nobody else can write to it");
+        .expect("nothing else can write to it");
     PlacedMemory::describe(&mut lent, last.tensors())
-        .expect("the tensors are the same but for their shapes");
+        .expect("the tensors only differ in their shapes");
     let memory = MemoryState::copy_of(&lent).expect("memory can be read");
     assert!(
         slow.data().eq(memory.iter().map(|(_, data)| data)),
-        "links lead elsewhere in other memory"
+        "links lead to another state in other memory"
     );
     same_but_for_flips(&memory, &held, &states);
-    let sums = &replay.sums().expect("they are followed").tensors;
+    let sums = &replay.sums().expect("the sums are followed").tensors;
     let known = sums
         .iter()
         .enumerate()
@@ -165,7 +166,7 @@ pub fn in_place(data: &[u8]) {
         elsewhere.as_ref().err().map(|error| error.tensor())
     );
     if is_right {
-        assert!(memory == *last, "links lead elsewhere");
+        assert!(memory == *last, "links lead to another state");
         found.expect("the sums are those of the target");
     }
     changes
@@ -177,9 +178,9 @@ pub fn in_place(data: &[u8]) {
     drop(lent);
     assert!(
         held.iter().map(|(_, data)| data).eq(&own),
-        "the way back leads elsewhere"
+        "undoing does not restore memory"
     );
-    assert!(slow.data().eq(own), "the way back leads elsewhere");
+    assert!(slow.data().eq(own), "undoing does not restore memory");
 }
 
 fn take<M: PlacedMemory>(
@@ -192,7 +193,7 @@ fn take<M: PlacedMemory>(
         .map(|()| changes)
 }
 
-/// Links for which lanes are not enough, in the library's own memory.
+/// Applies links that in-place application does not support, in the library's own memory.
 fn whole(
     replay: &Replay<'_, &Vec<u8>>,
     held: &MemoryState,
@@ -211,7 +212,7 @@ fn whole(
                 .expect("it cannot fail");
             assert!(
                 memory.tensors() == states[states.len() - 1].tensors(),
-                "links lead elsewhere"
+                "links lead to another state"
             );
             same_but_for_flips(&memory, held, states);
         }
@@ -219,7 +220,7 @@ fn whole(
     }
 }
 
-/// The link between two states.
+/// Writes the link between two states.
 fn link(base: &MemoryState, target: &MemoryState, kind: Kind) -> Vec<u8> {
     let (profile, has_sums) = match kind {
         Kind::Local => (Profile::Local, true),
@@ -239,7 +240,7 @@ fn link(base: &MemoryState, target: &MemoryState, kind: Kind) -> Vec<u8> {
 }
 
 impl Damage {
-    /// Whether a byte was changed.
+    /// Damages a link. Returns true if a byte was changed.
     fn add_to(&self, files: &mut [Vec<u8>]) -> bool {
         let count = files.len().max(1);
         let Some(file) = files.get_mut(usize::from(self.link) % count) else {
@@ -259,7 +260,7 @@ impl Damage {
         let place = usize::from(self.place) % bytes.len();
         bytes[place] = bytes[place].wrapping_add(self.add);
         let joined = parts.join(false);
-        // The checksum of the segment has changed in the index.
+        // The checksum of the segment in the index has changed, so the binding has, too.
         if let Some(mut parts) =
             Parts::of(&joined).filter(|parts| self.is_sealed && parts.extension.len() > BEFORE_DATA)
         {
@@ -278,7 +279,7 @@ impl Damage {
     }
 }
 
-/// The state with other bits.
+/// Returns the state with some bits flipped.
 fn flipped(state: &MemoryState, flips: &[(u8, u16, u8)]) -> MemoryState {
     let mut tensors: Vec<Vec<u8>> = state.iter().map(|(_, data)| data.to_vec()).collect();
     let count = tensors.len().max(1);
@@ -300,10 +301,11 @@ fn flipped(state: &MemoryState, flips: &[(u8, u16, u8)]) -> MemoryState {
     flipped
 }
 
-/// The memory holds the last state, but for bits that were flipped in lanes that are the same in
-/// all states: nothing reads them.
+/// Checks that the memory holds the last state, except for bits that were flipped in lanes that are
+/// the same in all states: nothing reads those.
 fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[MemoryState]) {
-    let (base, last) = (&states[0], &states[states.len() - 1]);
+    let base = &states[0];
+    let last = &states[states.len() - 1];
     let data_of = |state: &MemoryState, name: &str| {
         state
             .iter()
@@ -316,7 +318,7 @@ fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[Memory
         }
         let name = info.name();
         let (_, old) = data_of(base, name).expect("a tensor that is new is built whole");
-        let (_, own) = data_of(held, name).expect("it has the names of the base");
+        let (_, own) = data_of(held, name).expect("the memory has the names of the base");
         let all: Vec<_> = states.iter().map(|state| data_of(state, name)).collect();
         let width = info.dtype().lane_bytes();
         for (lane, (found, right)) in found.chunks(width).zip(right.chunks(width)).enumerate() {
@@ -331,25 +333,26 @@ fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[Memory
             });
             assert!(
                 is_kept && own[at] == *found,
-                "lane {lane} of {name:?} is wrong, and nothing said so"
+                "lane {lane} of {name:?} is wrong, and was not noticed"
             );
         }
     }
 }
 
-/// Memory as slow and plain as can be: lane by lane, and each tensor among others in one row.
+/// The slowest and simplest memory: it works lane by lane, and the lanes of a tensor are spread
+/// over a row with other ones between.
 struct SlowMemory {
     places: Places,
     row: Vec<Vec<u8>>,
 }
 
-/// What is written: the width of lanes, where they are, and old and new values.
+/// A staged change: width of the lanes, their places, old and new values.
 type Lanes = (usize, Vec<Span>, Vec<u8>, Vec<u8>);
 
 impl SlowMemory {
     fn of(state: &MemoryState) -> Self {
         let infos = state.tensors();
-        // Every third lane is one of the tensor's.
+        // Every third lane belongs to the tensor.
         let given = |(row, info): (usize, &TensorInfo)| {
             let given = Region::whole(info, row);
             let mut strides = vec![3; given.shape.len()];
@@ -397,7 +400,7 @@ impl SlowMemory {
         state
     }
 
-    /// Each lane of some spans.
+    /// Calls `work` with each lane of some spans.
     fn each(&mut self, width: usize, spans: &[Span], mut work: impl FnMut(&mut [u8])) {
         for span in spans {
             for number in 0..span.count {
@@ -456,7 +459,7 @@ impl PlacedMemory for SlowMemory {
         for (width, spans, old, new) in staged {
             let mut values = old.chunks_exact(*width);
             self.each(*width, spans, |lane| {
-                assert!(values.next() == Some(lane), "nobody else can write to it");
+                assert!(values.next() == Some(lane), "nothing else can write to it");
             });
             self.put(*width, spans, new);
         }

@@ -1,9 +1,9 @@
-//! What holds for every input, as functions of bytes that panic where it does not; fuzzers look for
-//! such bytes, and a test runs over all that were ever found.
+//! Properties of every input, as functions that panic on bytes that break them. Fuzzers search for
+//! such bytes, and a test runs all that were ever found.
 //!
 //! The programs for the fuzzer, one per function, are in `fuzz/` at the root of the repository;
-//! `fuzz/README.md` says how to run them. This crate is apart from them because it needs neither a
-//! nightly toolchain nor libFuzzer.
+//! `fuzz/README.md` says how to run them. They are not in this crate because they need a nightly
+//! toolchain and libFuzzer.
 
 mod archive;
 mod chain;
@@ -35,13 +35,13 @@ pub use structured::{apply, roundtrip};
 /// A function to fuzz.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Name of the fuzzer's program, and of the folders of its inputs.
+    /// Name of the fuzzer's program, and of the folders with its inputs.
     pub name: &'static str,
     /// Panics if the property does not hold for these bytes.
     pub run: fn(&[u8]),
 }
 
-/// All of them, each with a program in `fuzz/fuzz_targets/`.
+/// All targets, each with a program in `fuzz/fuzz_targets/`.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "apply",

@@ -1,7 +1,8 @@
-//! How much memory something needs: a counting allocator, for the programs that link this crate.
+//! Counts the memory that a piece of work needs, with an allocator for the programs that link this
+//! crate.
 //!
-//! It counts what Rust code asks for. What zstd allocates for itself, about 160 KiB for a
-//! decompression, is not seen.
+//! The allocator counts what Rust code allocates, but not the memory that zstd allocates for
+//! itself, about 160 KiB for a decompression.
 
 use std::sync::Once;
 
@@ -10,7 +11,7 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Does `work`; also returns the peak of allocated bytes above those allocated before. Counts all
+/// Runs `work`; also returns the peak of allocated bytes above those allocated before, in all
 /// threads.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
     ALLOCATOR.reset_peak_usage();
@@ -19,8 +20,8 @@ pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
     (result, ALLOCATOR.peak_usage().saturating_sub(before) as u64)
 }
 
-/// From now on the library works in the thread that calls this, which is the only one to run
-/// targets: that is faster for small inputs, and memory is counted without others taking part.
+/// Makes the library work in the calling thread from now on. It is the only thread that runs
+/// targets: small inputs run faster, and no other thread's memory is counted.
 pub(crate) fn single_threaded() {
     static POOL: Once = Once::new();
     POOL.call_once(|| {

@@ -1,4 +1,4 @@
-//! The property of notes on commits and of keys, as texts.
+//! Properties of notes on commits and of keys, as texts.
 
 use std::sync::Arc;
 
@@ -9,16 +9,25 @@ use crate::memory::{peak_of, single_threaded};
 
 const VERSION: u64 = 7;
 
-/// Any bytes as a note: it counts for a key only by the one line that the key's owner would write,
-/// and takes memory in proportion to its length. As a key: refused, or written again as it was.
+/// Reads any bytes as a note: it counts for a key only if it has the one line that the key's owner
+/// would write, and takes memory in proportion to its length. Reads them as a key, too: it is
+/// refused, or writing it again gives the same text.
 pub fn note(data: &[u8]) {
     single_threaded();
     if let Ok(text) = std::str::from_utf8(data) {
         if let Ok(key) = text.parse::<VerifierKey>() {
-            assert_eq!(key.to_string(), text, "the key has another form");
+            assert_eq!(
+                key.to_string(),
+                text,
+                "writing the key again gives another text"
+            );
         }
         if let Ok(key) = SigningKey::parse(text) {
-            assert_eq!(key.to_text(), text, "the key has another form");
+            assert_eq!(
+                key.to_text(),
+                text,
+                "writing the key again gives another text"
+            );
         }
     }
     let signers = signers();
@@ -38,12 +47,12 @@ pub fn note(data: &[u8]) {
         data.len()
     );
     let Some(read) = read else { return };
-    let text = std::str::from_utf8(data).expect("it was read");
+    let text = std::str::from_utf8(data).expect("the note was read");
     for key in trust.signers(std::slice::from_ref(&read)) {
         let signer = signers
             .iter()
             .find(|signer| signer.public() == key)
-            .expect("it is trusted");
+            .expect("the key is trusted");
         let own = made(std::slice::from_ref(signer));
         let line = own.lines().last().expect("a signature line");
         let valid = text.lines().filter(|other| *other == line).count();
@@ -51,15 +60,15 @@ pub fn note(data: &[u8]) {
             .signers()
             .filter(|(name, id)| *name == key.name() && *id == key.id())
             .count();
-        assert!(valid > 0, "it counts for {key} without a signature");
+        assert!(valid > 0, "the note counts for {key} without a signature");
         assert_eq!(
             named, valid,
-            "it counts for {key} with a signature that is not valid"
+            "the note counts for {key} with an invalid signature"
         );
     }
 }
 
-/// Two whose names are alike, and one more.
+/// Makes two signers with the same name, and another one.
 fn signers() -> [Arc<dyn Signer>; 3] {
     [("a", 1), ("a", 2), ("b", 3)].map(|(name, seed)| {
         let key = SigningKey::from_seed(name, [seed; 32]).expect("a name");
@@ -77,7 +86,7 @@ fn made(signers: &[Arc<dyn Signer>]) -> String {
     String::from_utf8(note).expect("a text")
 }
 
-/// Notes and keys that are read, and some that nearly are.
+/// Makes notes and keys that are valid, and some that nearly are.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let signers = signers();
     let mut seeds: Vec<String> = signers
@@ -98,7 +107,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         note.lines().last().unwrap_or_default()
     ));
     seeds.push(note.replace("\n7\n", "\n8\n"));
-    // The ID of another key, whose first 30 bits, five digits, are the same.
+    // A line with another key ID: its first 30 bits, five base64 digits, are those of the key's own
+    // line.
     let (same, digits) = note.trim_end().split_at(note.trim_end().len() - 87);
     let other = if digits.starts_with(|digit| ('A'..='P').contains(&digit)) {
         'g'
@@ -107,7 +117,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     };
     let line = same.rsplit('\n').next().unwrap_or_default();
     seeds.push(format!("{note}{line}{other}{}\n", &digits[1..]));
-    // Lines of other kinds of keys, as many as there may be, and as many as there is room for.
+    // Lines of other kinds of keys: as many as a note may have, and as many as fit into it.
     seeds
         .extend([97, 1000].map(|count| format!("{note}{}", "\u{2014} c AAAAAAA=\n".repeat(count))));
     seeds.into_iter().map(String::into_bytes).collect()

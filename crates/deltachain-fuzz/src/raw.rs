@@ -1,4 +1,4 @@
-//! Properties of raw bytes: for any bytes, readers end without a panic, and within a bound of
+//! Properties of raw bytes: readers of any bytes return without a panic, and within a bound of
 //! memory that follows from the length and the limits.
 
 use std::io::{Seek, Write};
@@ -18,7 +18,7 @@ use crate::seal::{Parts, Stream, streams};
 
 const INDEX_BYTES: u64 = 1 << 16;
 
-/// Limits for the readers of raw targets: low, so that memory that is allocated for nothing shows.
+/// Limits for the readers of raw targets: low, so that useless allocations show.
 pub(crate) fn limits() -> Limits {
     Limits::default()
         .index_bytes(INDEX_BYTES)
@@ -27,19 +27,20 @@ pub(crate) fn limits() -> Limits {
         .set_bytes_per_file_byte(16)
 }
 
-/// The same for a file with this header: it has to do with what its header says of the index.
+/// The limits for a file with this header, which cannot allocate more for the index than the header
+/// declares.
 fn limits_for(header: &Header) -> Limits {
     limits().index_bytes(INDEX_BYTES.min(header.index_raw))
 }
 
-/// A refusal names a class of the format and a rule.
+/// Checks that a refusal names a rule.
 pub(crate) fn refused_by_rule<T>(result: &Result<T>) {
     if let Err(error) = result {
         assert!(error.rule().is_some(), "a refusal without a rule: {error}");
     }
 }
 
-/// Header and index.
+/// Parses bytes as a header and an index.
 pub fn header_index(data: &[u8]) {
     single_threaded();
     let header = Header::parse(&data[..data.len().min(128)]);
@@ -55,7 +56,7 @@ pub fn header_index(data: &[u8]) {
     );
 }
 
-/// A file, and how many of its bytes have been read.
+/// A file and the number of its bytes that have been read.
 struct Counted<'a>(&'a [u8], AtomicU64);
 
 impl Source for Counted<'_> {
@@ -69,7 +70,7 @@ impl Source for Counted<'_> {
     }
 }
 
-/// A whole link, as [`LinkReader::verify`] checks it.
+/// Checks a whole link, as [`LinkReader::verify`] does.
 pub fn link(data: &[u8]) {
     single_threaded();
     let source = Counted(data, AtomicU64::new(0));
@@ -79,10 +80,11 @@ pub fn link(data: &[u8]) {
         let sums = link.sums().expect("memory can be read");
         assert!(sums.is_none_or(|sums| sums.entries.len() == link.index().tensors.len()));
     }
-    let (length, read) = (data.len() as u64, source.1.into_inner());
+    let length = data.len() as u64;
+    let read = source.1.into_inner();
     assert!(
         read <= length,
-        "of {length} bytes {read} were read: some twice"
+        "{read} bytes of {length} were read, so some were read twice"
     );
     let limits = Header::parse(&data[..data.len().min(128)])
         .map_or_else(|_| limits(), |header| limits_for(&header));
@@ -91,9 +93,11 @@ pub fn link(data: &[u8]) {
         peak <= bound,
         "{length} bytes made the reader allocate {peak}, at most {bound}"
     );
-    // Only behind good checksums are segments decoded at all, and most have plain streams: then a
-    // sharper bound holds.
-    if let Some(parts) = Parts::of(data).filter(|_| peak > limits.memory_to_open(length)) {
+    // Segments are only decoded behind valid checksums, and most have plain streams: then a tighter
+    // bound holds.
+    if peak > limits.memory_to_open(length)
+        && let Some(parts) = Parts::of(data)
+    {
         let declared = parts
             .segments
             .iter()
@@ -107,7 +111,7 @@ pub fn link(data: &[u8]) {
     }
 }
 
-/// What decoding a segment may allocate by what its streams declare.
+/// Maximum allocation for decoding a segment with the raw lengths that its streams declare.
 fn declared(segment: &[u8], coding: u8) -> u64 {
     let raw = |stream: &Stream| stream.raw_length.min((stream.stored.len() as u64) << 15);
     let raw: u64 = streams(segment, coding)
@@ -118,7 +122,7 @@ fn declared(segment: &[u8], coding: u8) -> u64 {
     64 * raw + 4096
 }
 
-/// A segment apart from its link, with any parts.
+/// Decodes a segment without its link, with any parts.
 pub fn segment(data: &[u8]) {
     single_threaded();
     let Some(SegmentInput {
@@ -143,15 +147,16 @@ pub fn segment(data: &[u8]) {
     assert_eq!(
         Some(decoded.table().to_bytes()),
         table,
-        "the table has another form"
+        "writing the table again gives other bytes"
     );
     for (number, (dtype, lanes)) in parts.into_iter().enumerate() {
-        // Lanes of all magnitudes, and only as many as are cheap to have.
+        // Lanes of all magnitudes, as many as are cheap to make.
         let mut piece: Vec<u8> = (0..lanes.min(1 << 12))
             .flat_map(|lane| lane.wrapping_mul(2_654_435_761).to_le_bytes())
             .collect();
         piece.resize(lanes as usize * dtype.lane_bytes(), 0);
-        let (before, coded) = (piece.clone(), decoded.coded_lanes(number));
+        let before = piece.clone();
+        let coded = decoded.coded_lanes(number);
         let applied = decoded.apply(number, &mut piece);
         refused_by_rule(&applied);
         if applied.is_ok() {
@@ -179,11 +184,11 @@ pub fn segment(data: &[u8]) {
     }
 }
 
-/// Most parts that a segment of this target has, and most lanes of each.
+/// Maximum number of parts of a segment in this target, and of lanes in each.
 const PARTS: u8 = 4;
 const LANES: u32 = 1 << 14;
 
-/// A segment with what its index would say of it.
+/// A segment and what its index would say about it.
 struct SegmentInput<'a> {
     coding: Coding,
     /// Dtype and lanes of each part.
@@ -191,11 +196,13 @@ struct SegmentInput<'a> {
     bytes: &'a [u8],
 }
 
-/// Coding byte, number of parts, for each its dtype's code and its lanes (two bytes), the segment.
+/// Reads the coding byte, the number of parts, the dtype's code and the lanes (two bytes) of each
+/// part, and the segment.
 fn read_segment_input(data: &[u8]) -> Option<SegmentInput<'_>> {
     let (&[coding, parts], mut rest) = data.split_first_chunk()?;
     let coding = coding_of(coding)?;
-    let (count, mut parts) = (parts % (PARTS + 1), Vec::new());
+    let count = parts % (PARTS + 1);
+    let mut parts = Vec::new();
     for _ in 0..count {
         let (&[dtype, low, high], others) = rest.split_first_chunk()?;
         let dtype = dtype_of(dtype).filter(|dtype| dtype.lane_bytes() == coding.lane_bytes)?;
@@ -212,8 +219,8 @@ fn read_segment_input(data: &[u8]) -> Option<SegmentInput<'_>> {
     })
 }
 
-/// The dtype that a byte stands for in the inputs of [`segment`]: its code, or a described dtype
-/// with lanes of `1 << (byte % 4)` bytes and the next five bits for the exponent.
+/// Returns the dtype that a byte stands for in the inputs of [`segment`]: its code, or a described
+/// dtype with lanes of `1 << (byte % 4)` bytes and the next five bits for the exponent.
 fn dtype_of(byte: u8) -> Option<Dtype> {
     let lane_bytes = 1 << (byte & 0b11);
     let exponent_bits = Some(byte >> 2 & 0b1_1111).filter(|&bits| bits < 31);
@@ -226,12 +233,12 @@ fn dtype_of(byte: u8) -> Option<Dtype> {
         .or_else(described)
 }
 
-/// What a segment's decoder knows of a dtype.
+/// The properties of a dtype that the decoder of a segment uses.
 fn lanes_of(dtype: Dtype) -> (usize, Option<u32>) {
     (dtype.lane_bytes(), dtype.exponent_bits())
 }
 
-/// The inputs of [`segment`] for the segments of a good link, as far as they are small enough.
+/// Makes inputs of [`segment`] from the segments of a good link that have few enough parts.
 pub(crate) fn segment_inputs(file: &[u8]) -> Vec<Vec<u8>> {
     let Ok(link) = LinkReader::open(file, &Limits::default()) else {
         return Vec::new();
@@ -290,14 +297,14 @@ fn coding_byte(coding: Coding) -> u8 {
         .expect("every coding has a byte")
 }
 
-/// The one file that safetensors bytes are put into: the reader takes paths.
+/// The one file for the bytes of the target `safetensors`: the reader takes paths.
 static FILE: LazyLock<Mutex<NamedTempFile>> = LazyLock::new(|| {
-    // In memory where the system has such a place.
+    // In memory if the system has such a folder.
     let file = tempfile::NamedTempFile::new_in("/dev/shm").or_else(|_| NamedTempFile::new());
     Mutex::new(file.expect("a temporary file can be made"))
 });
 
-/// A safetensors file.
+/// Reads bytes as a safetensors file.
 pub fn safetensors(data: &[u8]) {
     single_threaded();
     let mut file = FILE.lock().expect("no other thread has panicked");
@@ -327,7 +334,7 @@ pub fn safetensors(data: &[u8]) {
             .tensors()
             .is_sorted_by(|left, right| left.name() < right.name())
     );
-    // What this library accepts, the safetensors crate accepts, and says the same of it.
+    // The safetensors crate accepts what this library accepts, with the same tensors.
     let theirs = safetensors::SafeTensors::deserialize(data)
         .expect("the safetensors crate refuses the file");
     assert_eq!(theirs.len(), state.tensors().len());
@@ -349,8 +356,8 @@ pub fn safetensors(data: &[u8]) {
     }
 }
 
-/// A layout (`deltachain.layout`) for tensors whose names are in the first line; its JSON is the
-/// rest.
+/// Reads a layout (`deltachain.layout`) for tensors whose names are in the first line; the rest is
+/// its JSON.
 pub fn layout(data: &[u8]) {
     use deltachain::files::Layout;
 
@@ -374,7 +381,11 @@ pub fn layout(data: &[u8]) {
         data.len()
     );
     let Ok(layout) = layout else { return };
-    assert_eq!(layout.to_json(), json, "the layout has another text");
+    assert_eq!(
+        layout.to_json(),
+        json,
+        "writing the layout again gives another text"
+    );
     let mut listed: Vec<&str> = layout
         .files()
         .iter()
@@ -396,24 +407,26 @@ pub fn layout(data: &[u8]) {
         let path = Path::new(name);
         let parts = path.components().map(|part| match part {
             Component::Normal(part) => part.to_str().expect("it is a part of a string"),
-            _ => panic!("{name:?} leads elsewhere"),
+            _ => panic!("{name:?} leads out of the directory"),
         });
         assert!(parts.eq(name.split('/')), "{name:?}");
     }
     assert_eq!(
-        layout.carried_over(&tensors).expect("it has all of them"),
+        layout
+            .carried_over(&tensors)
+            .expect("the layout has all tensors"),
         layout
     );
 }
 
-/// What is accepted is written again with the same bytes: header and index.
+/// Parses bytes as a header and an index; writing accepted ones again gives the same bytes.
 pub fn reserialise(data: &[u8]) {
     let mut bytes = Unstructured::new(data);
     let Ok(mut header) = bytes.arbitrary::<[u8; 128]>() else {
         return;
     };
     let index = bytes.take_rest();
-    // Good fields in most inputs: magic and version, the index stored as it is, checksums.
+    // Most inputs get valid fields: magic and version, the index stored uncompressed, checksums.
     header[..16].copy_from_slice(&[
         0x89, b'D', b'C', b'F', b'\r', b'\n', 0x1A, b'\n', 1, 0, 0, 0, 0, 0, 0, 0,
     ]);

@@ -1,5 +1,6 @@
-//! Links whose content is mutated and whose lengths and checksums are then made right, so that what
-//! lies behind those is reached; and what all ways of reading one link have to agree on.
+//! Links whose content is mutated and whose lengths and checksums are then corrected, so that the
+//! code behind those checks is reached; and the results on which all ways of reading one link must
+//! agree.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +16,11 @@ use crate::raw::{limits, refused_by_rule};
 use crate::seal::{Parts, Stream, join_streams, streams};
 use crate::states::BASES;
 
-/// Bytes that one mutation may add to a part of a link.
+/// Maximum number of bytes that one mutation adds to a part of a link.
 const ROOM: usize = 32;
 
-/// Mutates the first `size` bytes of `data`, a link, and returns how many there are then, at most
-/// `most`. `plainly` does the same to any bytes.
+/// Mutates a link, the first `size` bytes of `data`, and returns its new length, at most `most`.
+/// `plainly` mutates bytes without regard to their meaning.
 pub fn mutate(
     data: &mut [u8],
     size: usize,
@@ -28,10 +29,13 @@ pub fn mutate(
     plainly: impl Fn(&mut [u8], usize, usize) -> usize,
 ) -> usize {
     let mut random = fastrand::Rng::with_seed(seed.into());
-    // Now and then without repair, so that damage is seen as well.
-    let Some(mut parts) = Parts::of(&data[..size]).filter(|_| random.u8(..16) > 0) else {
+    // Now and then nothing is corrected, so that readers see damage, too.
+    let Some(mut parts) = Parts::of(&data[..size]) else {
         return plainly(data, size, most);
     };
+    if random.u8(..16) == 0 {
+        return plainly(data, size, most);
+    }
     let change = |bytes: &mut Vec<u8>| {
         let before = bytes.len();
         bytes.resize(before + ROOM, 0);
@@ -62,7 +66,9 @@ pub fn mutate(
         _ => change(&mut parts.index),
     }
     let mut file = parts.join(compress);
-    if let Some(promised) = promised(&file).filter(|_| random.u8(..4) > 0) {
+    if let Some(promised) = promised(&file)
+        && random.u8(..4) > 0
+    {
         parts.header[56..88].copy_from_slice(&promised.0);
         file = parts.join(compress);
     }
@@ -73,8 +79,8 @@ pub fn mutate(
     file.len()
 }
 
-/// What the index of a link makes of its base, if that is one of ours: without this digest in its
-/// header no segment is decoded.
+/// Returns the digest of the target that the index of a link describes, if the base is one of ours:
+/// without this digest in the header no segment is decoded.
 fn promised(file: &[u8]) -> Option<Digest> {
     let link = LinkReader::open(file, &limits()).ok()?;
     let (base, digests) = BASES
@@ -99,7 +105,7 @@ fn promised(file: &[u8]) -> Option<Digest> {
     Some(StateDigests::from_tensors(&infos, digests).state)
 }
 
-/// Reads a link in every way that there is; they have to agree.
+/// Reads a link in every possible way, and checks that the results agree.
 pub fn reseal(data: &[u8]) {
     single_threaded();
     let link = LinkReader::open(data, &limits());
@@ -126,8 +132,8 @@ pub fn reseal(data: &[u8]) {
     }
 }
 
-/// The same link with the digests of what its parts make of its base, so that what lies behind
-/// digests is reached too.
+/// Returns the same link with the digests of the data that its segments make from the base, so that
+/// the code behind the digests is reached, too.
 fn honest(file: &[u8], link: &LinkReader<&[u8]>, patched: &Patched) -> Vec<u8> {
     let mut index = link.index().clone();
     for entry in &mut index.tensors {
@@ -151,8 +157,8 @@ fn honest(file: &[u8], link: &LinkReader<&[u8]>, patched: &Patched) -> Vec<u8> {
     parts.join(false)
 }
 
-/// Compares the ways of applying a link to its base. `passed` says whether *check* accepts the
-/// link. What patches make of the base, if the link fits it and all segments can be decoded; the
+/// Compares the ways of applying a link to its base; `passed` is true if *check* accepts the link.
+/// Returns the patched tensors, if the link fits the base and all segments can be decoded; their
 /// digests may still be wrong.
 fn agree(
     link: &LinkReader<&[u8]>,
@@ -170,7 +176,7 @@ fn agree(
     assert_eq!(
         replay.table().digests.state,
         link.header().target,
-        "another state was planned"
+        "the planned state is not the target"
     );
     let mut written = room(&replay.tensors());
     let counted = Counted {
@@ -179,16 +185,17 @@ fn agree(
     };
     let result = replay.run(base, &counted, &());
     refused_by_rule(&result);
-    // Only when all segments have been applied are digests compared.
+    // Digests are compared only after all segments have been applied. After any other refusal there
+    // is nothing to compare.
     let refused = result.as_ref().err();
     if refused.is_some_and(|error| error.rule() != Some("R-APP-04")) {
         return None;
     }
-    assert!(passed, "a link was applied that check refuses");
-    // No byte is written twice. Zeros of new tensors need not be written at all.
+    assert!(passed, "a link was applied although check refuses it");
+    // No byte is written twice; the zeros of new tensors may be left unwritten.
     let bytes: u64 = replay.work();
     let times = counted.bytes.into_inner();
-    assert!(times <= bytes, "for {bytes} bytes {times} were written");
+    assert!(times <= bytes, "{times} bytes were written for {bytes}");
 
     let patches = link
         .patches(|_| true, Some(base))
@@ -227,7 +234,8 @@ fn agree(
             }
         }
     }
-    // One tensor at a time, in two ranges that meet anywhere, is the same.
+    // Patches of one tensor at a time, in two ranges that meet at an arbitrary lane, give the same
+    // result.
     let mut halves = Patched::new(link, base);
     for info in link
         .index()
@@ -251,7 +259,7 @@ fn agree(
     Some(patched)
 }
 
-/// Counts the bytes that an application writes, and takes them as a file does.
+/// Counts the bytes that an application writes, and accepts them as a file does.
 struct Counted<'a> {
     writer: MemoryWriter<'a>,
     bytes: AtomicU64,
@@ -264,7 +272,7 @@ impl StateWriter for Counted<'_> {
     }
 }
 
-/// Where an application can write.
+/// Allocates a state that an application can write to.
 pub(crate) fn room(tensors: &[TensorInfo]) -> MemoryState {
     MemoryState::zeros(tensors).expect("the tensors fit in memory")
 }
@@ -273,12 +281,12 @@ fn length(info: &TensorInfo) -> usize {
     usize::try_from(info.bytes()).expect("the tensor fits in memory")
 }
 
-/// The written tensors of a link, as patches say: by name.
+/// The tensors that a link writes, by name, as its patches change them.
 #[derive(PartialEq)]
 struct Patched(Vec<(String, Vec<u8>)>);
 
 impl Patched {
-    /// What the tensors start from.
+    /// Makes the data that the tensors start from.
     fn new(link: &LinkReader<&[u8]>, base: &MemoryState) -> Self {
         let written = link
             .index()
@@ -318,7 +326,7 @@ impl Patched {
         }
     }
 
-    /// What has become of a tensor, if the link writes it.
+    /// Returns the current data of a tensor, if the link writes it.
     fn get(&self, name: &str) -> Option<&[u8]> {
         let place = self
             .0
@@ -327,7 +335,7 @@ impl Patched {
     }
 }
 
-/// All ways of reading a good link give the target.
+/// Checks that all ways of reading a good link give the target.
 pub(crate) fn all_ways(file: &[u8], base: &MemoryState, target: &MemoryState) {
     let link = LinkReader::open(file, &Limits::default()).expect("a written link can be opened");
     link.verify(&()).expect("a written link passes");

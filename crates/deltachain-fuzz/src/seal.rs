@@ -1,31 +1,32 @@
-//! Links taken apart and put together again with right lengths and checksums, even if their content
-//! is broken.
+//! Takes links apart and puts them together again with correct lengths and checksums, even if their
+//! content is broken.
 //!
-//! The parsers here are lenient on purpose and share nothing with the library's: they find what
-//! they can, and ignore the rest.
+//! The parsers here are lenient on purpose and share no code with the library's: they find what
+//! they can and ignore the rest.
 
-/// Longest stream or index that is decompressed for mutation.
+/// Maximum length of a stream or index that is decompressed for mutation.
 const MOST_BYTES: usize = 1 << 18;
 const HEADER_BYTES: usize = 128;
 
-/// A link's header, its index in raw bytes, and its segments.
+/// A link's header, its raw index, and its segments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// As in the file.
+    /// The header, as in the file.
     pub(crate) header: [u8; HEADER_BYTES],
-    /// Decompressed, if it was compressed.
+    /// The index, decompressed if it was compressed.
     pub(crate) index: Vec<u8>,
-    /// As in the file, as many as the index names and the file has.
+    /// The segments, as in the file: as many as the index names and the file contains.
     pub(crate) segments: Vec<Vec<u8>>,
-    /// What follows them.
+    /// The bytes after the segments.
     pub(crate) extension: Vec<u8>,
 }
 
 impl Parts {
-    /// `None` if there is no whole header.
+    /// Takes a file apart; `None` if its header is incomplete.
     pub(crate) fn of(file: &[u8]) -> Option<Self> {
         let (header, rest) = file.split_first_chunk::<HEADER_BYTES>()?;
-        let (stored, raw) = (u64_at(header, 88), u64_at(header, 96));
+        let stored = u64_at(header, 88);
+        let raw = u64_at(header, 96);
         let (stored, mut rest) = rest.split_at(
             usize::try_from(stored)
                 .unwrap_or(usize::MAX)
@@ -52,7 +53,7 @@ impl Parts {
         })
     }
 
-    /// A file with the right lengths and checksums for these parts.
+    /// Writes a file with the correct lengths and checksums for these parts.
     pub(crate) fn join(&self, compress: bool) -> Vec<u8> {
         let mut index = self.index.clone();
         if let Some(found) = SegmentEntries::of(&index) {
@@ -86,7 +87,7 @@ impl Parts {
         file
     }
 
-    /// The coding byte of each segment that the index names.
+    /// Returns the coding byte of each segment that the index names.
     pub(crate) fn codings(&self) -> Vec<u8> {
         let found = SegmentEntries::of(&self.index);
         found
@@ -97,7 +98,7 @@ impl Parts {
     }
 }
 
-/// Where the segment entries are in an index, and their content.
+/// Position of the segment entries in an index, and their content.
 struct SegmentEntries {
     begin: usize,
     end: usize,
@@ -110,7 +111,7 @@ struct Entry {
 }
 
 impl SegmentEntries {
-    /// As many entries as there are; `None` if the metadata before them cannot be passed.
+    /// Finds all complete entries; `None` if the metadata before them cannot be skipped.
     fn of(index: &[u8]) -> Option<Self> {
         let mut rest = index;
         for _ in 0..varint(&mut rest)? {
@@ -151,19 +152,19 @@ impl Entry {
 /// A stream of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stream {
-    /// Raw length, as declared.
+    /// Raw length, as the segment declares it.
     pub(crate) raw_length: u64,
     /// The bytes in the file.
     pub(crate) stored: Vec<u8>,
 }
 
 impl Stream {
-    /// The raw bytes, if they can be had.
+    /// Returns the raw bytes, or the stored ones if they cannot be decompressed.
     pub(crate) fn raw(&self) -> Vec<u8> {
         unpacked(&self.stored, self.raw_length)
     }
 
-    /// A stream of these raw bytes.
+    /// Makes a stream from raw bytes.
     pub(crate) fn of(raw: &[u8], compress: bool) -> Self {
         Self {
             raw_length: raw.len() as u64,
@@ -172,7 +173,7 @@ impl Stream {
     }
 }
 
-/// The streams of a segment with this coding byte; `None` if its directory cannot be read.
+/// Returns the streams of a segment with this coding byte; `None` if its directory cannot be read.
 pub(crate) fn streams(segment: &[u8], coding: u8) -> Option<Vec<Stream>> {
     let positions = if coding & 0b100 == 0 { 0 } else { 4 };
     let values = if coding >> 3 == 2 {
@@ -201,7 +202,7 @@ pub(crate) fn streams(segment: &[u8], coding: u8) -> Option<Vec<Stream>> {
     Some(streams)
 }
 
-/// A segment of these streams.
+/// Makes a segment from these streams.
 pub(crate) fn join_streams(streams: &[Stream]) -> Vec<u8> {
     let mut segment = Vec::new();
     for stream in streams {

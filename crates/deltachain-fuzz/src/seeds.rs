@@ -1,5 +1,5 @@
-//! What fuzzers start from: the vectors of `conformance/`, excerpts of the checkpoints in
-//! `testdata/`, and links between states made here.
+//! Seeds for fuzzers: the vectors of `conformance/`, excerpts of the checkpoints in `testdata/`,
+//! and links between states that are made here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,12 +18,13 @@ use crate::raw::segment_inputs;
 use crate::seal::Parts;
 use crate::states::{CONTEXTS, DESCRIBED, FILE_BASES, MIXED, link};
 
-/// Longest seed of a target: longer ones make a fuzzer slow. Chains hold several links.
+/// Returns the maximum length of a target's seeds: long ones make a fuzzer slow. Chains hold
+/// several links.
 pub fn most_bytes(target: &str) -> usize {
     if target == "chain" { 4096 } else { 2048 }
 }
 
-/// Lanes of each tensor that an excerpt of a checkpoint has.
+/// Maximum number of lanes of each tensor in an excerpt of a checkpoint.
 const EXCERPT: u64 = 48;
 
 /// An input for a target.
@@ -31,14 +32,14 @@ const EXCERPT: u64 = 48;
 pub struct Seed {
     /// The target's name.
     pub target: &'static str,
-    /// Where it comes from.
+    /// The file or generator that it comes from.
     pub origin: String,
     /// The input.
     pub bytes: Vec<u8>,
 }
 
-/// Fewer seeds than this for a target mean that vectors or test data are missing, or are no longer
-/// found.
+/// Minimum number of seeds per target. Fewer mean that vectors or test data are missing, or that
+/// this program no longer finds them.
 const EXPECTED: &[(&str, usize)] = &[
     ("apply", 2000),
     ("arc2", 2),
@@ -62,13 +63,13 @@ const EXPECTED: &[(&str, usize)] = &[
 ];
 
 impl Seed {
-    /// A file name, the same for the same input.
+    /// Returns a file name that depends only on the input.
     pub fn name(&self) -> String {
         blake3::hash(&self.bytes).to_hex()[..20].to_owned()
     }
 }
 
-/// Compares the number of seeds of each target with the expected one.
+/// Compares the number of seeds of each target with the expected minimum.
 ///
 /// # Errors
 /// A message that names what is missing.
@@ -89,10 +90,10 @@ pub fn check_counts(seeds: &[Seed]) -> Result<(), String> {
     Ok(())
 }
 
-/// All seeds, given the root of the repository.
+/// Collects all seeds; `root` is the root of the repository.
 ///
 /// # Errors
-/// Those of reading files.
+/// Errors of reading files.
 pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
     crate::memory::single_threaded();
     let mut seeds = Seeds(Vec::new());
@@ -150,7 +151,7 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         extended.extension = b"of a later version".to_vec();
         seeds.add_link(name, &extended.join(false));
     }
-    // Two pieces, whose digests stand in the index.
+    // A tensor of two pieces, whose digests are in the index.
     let mut long = MemoryState::new();
     let bytes = PIECE_BYTES + 1;
     let zeros = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
@@ -164,7 +165,7 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
     ] {
         seeds.add("layout", "text", format!("a b c\n{json}").into_bytes());
     }
-    // Structured inputs are made of any bytes.
+    // Structured inputs can be made from any bytes.
     for (number, target) in
         (0..16).flat_map(|number| ["roundtrip", "sequence"].map(|target| (number, target)))
     {
@@ -207,8 +208,8 @@ impl Seeds {
         }
     }
 
-    /// A chain that is read by one who holds nothing, with links as they are and sealed, and by one
-    /// who holds the second commit.
+    /// Adds a chain for a reader that holds nothing, with links as they are and sealed, and for a
+    /// reader that holds the second commit.
     fn add_chain(&mut self, origin: &str, tar: &[u8]) {
         let mut archive = Archive::of(unpacked(tar));
         self.add("chain", origin, archive.to_bytes());
@@ -225,7 +226,7 @@ impl Seeds {
         }
     }
 
-    /// A link, good or bad, is a seed of several targets.
+    /// Adds a link, good or bad, to the seeds of several targets.
     fn add_link(&mut self, origin: &str, file: &[u8]) {
         for target in ["header_index", "link", "reseal"] {
             self.add(target, origin, file.to_vec());
@@ -257,7 +258,7 @@ impl Seeds {
     }
 }
 
-/// The files of a plain tar archive.
+/// Reads the files of a plain tar archive.
 pub(crate) fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
     let text = |bytes: &[u8]| {
         String::from_utf8_lossy(bytes)
@@ -280,10 +281,10 @@ pub(crate) fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// All files below a folder, in order.
+/// Lists all files below a folder, in order.
 ///
 /// # Errors
-/// Those of reading folders.
+/// Errors of reading folders.
 pub fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -298,7 +299,7 @@ pub fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The first lanes of each tensor of a checkpoint.
+/// Reads the first lanes of each tensor of a checkpoint.
 fn excerpt(path: &Path) -> deltachain::Result<MemoryState> {
     let whole = SafetensorsState::open(path)?;
     let mut state = MemoryState::new();

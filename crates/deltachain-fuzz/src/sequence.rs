@@ -1,5 +1,5 @@
-//! Sequences of links, good and damaged: all ways of applying them agree, and memory goes there and
-//! back.
+//! Sequences of links, good and damaged: all ways of applying them agree, and memory can be patched
+//! and restored.
 
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::tensor::MemoryState;
@@ -10,16 +10,16 @@ use crate::raw::refused_by_rule;
 use crate::seal::Parts;
 use crate::states::{Start, Step, link};
 
-/// Up to six links in a row.
+/// Up to six links, one after another.
 #[derive(Debug, Arbitrary)]
 struct Sequence {
     start: Start,
     steps: Vec<(Step, bool)>,
-    /// A link, a segment of it, a byte there, and the number to add to it.
+    /// Damage: a link, one of its segments, a byte there, and the number to add to it.
     damage: Option<(u8, u8, u16, u8)>,
 }
 
-/// Links that are applied one by one, in one pass, and as patches of memory.
+/// Applies links one by one, in one pass, and as patches of memory.
 pub fn sequence(data: &[u8]) {
     single_threaded();
     let Ok(sequence) = Sequence::arbitrary_take_rest(Unstructured::new(data)) else {
@@ -78,22 +78,22 @@ pub fn sequence(data: &[u8]) {
     assert!(memory == base, "memory has changed before it was patched");
     match (built, patches, expected) {
         (Ok(_), Ok(mut set), Ok(state)) => {
-            assert!(written == state, "in one pass, links lead elsewhere");
+            assert!(written == state, "in one pass, links lead to another state");
             assert!(
                 sequence.damage.is_some() || state == last,
-                "links lead elsewhere"
+                "links lead to another state"
             );
             let mut ready = set
                 .stage(&mut memory)
                 .expect("the set was made for this memory");
-            ready.write().expect("nobody else can write to it");
-            ready.put_back().expect("nobody else can write to it");
-            assert!(memory == base, "the way back leads elsewhere");
+            ready.write().expect("nothing else can write to it");
+            ready.put_back().expect("nothing else can write to it");
+            assert!(memory == base, "undoing does not restore memory");
             set.stage(&mut memory)
-                .expect("memory is what it was")
+                .expect("memory is unchanged")
                 .write()
-                .expect("nobody else can write to it");
-            assert!(memory == state, "patched memory is another state");
+                .expect("nothing else can write to it");
+            assert!(memory == state, "patched memory has another state");
         }
         (Err(built), Err(patched), Err((link, one))) => {
             for found in [built, patched] {
@@ -104,7 +104,8 @@ pub fn sequence(data: &[u8]) {
                 );
             }
         }
-        // SPEC section 9: a digest on the way is wrong, and no tensor of the result shows it.
+        // SPEC section 9: the digest of an intermediate state is wrong, and no tensor of the result
+        // shows it.
         (Ok(_), Ok(_), Err((link, one))) => {
             assert!(
                 one.rule() == Some("R-APP-04") && link + 1 < links.len(),
@@ -126,7 +127,7 @@ fn place_of(error: &Error) -> (Option<&str>, Option<u64>, Option<&str>) {
     (error.rule(), error.offset(), error.tensor())
 }
 
-/// Applies one link after another, and compares digests after each. A failure comes with the number
+/// Applies one link after another, and compares digests after each. An error comes with the number
 /// of the link.
 fn one_by_one(
     links: &[LinkReader<&Vec<u8>>],

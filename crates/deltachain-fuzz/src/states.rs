@@ -1,5 +1,5 @@
-//! States for structured inputs: made of arbitrary bytes, small, with every dtype and every way to
-//! change.
+//! States for structured inputs: small, made from arbitrary bytes, with every dtype and every kind
+//! of change.
 
 use std::sync::LazyLock;
 
@@ -7,10 +7,10 @@ use arbitrary::Arbitrary;
 use deltachain::tensor::{DescribedDtype, Dtype, MemoryState, State, StateDigests, TensorInfo};
 use deltachain::{DiffOptions, Profile, diff};
 
-/// Tensors of a state, and tensors that a step adds, at most.
+/// Maximum number of tensors of a first state, and of tensors that a step adds.
 const TENSORS: usize = 6;
 
-/// A tensor in the making.
+/// The recipe for a tensor.
 #[derive(Debug, Arbitrary)]
 struct Tensor {
     name: Name,
@@ -19,7 +19,7 @@ struct Tensor {
     fill: Fill,
 }
 
-/// Few names, so that the tensors of two states meet.
+/// A name; there are few, so that tensors of two states have the same one.
 #[derive(Debug, Arbitrary)]
 enum Name {
     Letter(u8),
@@ -40,32 +40,32 @@ enum Fill {
     Zeros,
     /// Bytes that look random.
     Noise(u32),
-    /// Repeated over the tensor.
+    /// These bytes, repeated to the length of the tensor.
     Bytes(Vec<u8>),
 }
 
-/// What happens to a tensor from one state to the next.
+/// The change of a tensor from one state to the next.
 #[derive(Debug, Arbitrary)]
 enum Change {
     Nothing,
     Remove,
     Reshape,
     Retype(u8),
-    /// About one lane in `rarity` moves by at most `reach` to either side.
+    /// About `rarity` lanes in 256 move by at most `reach` in either direction.
     Move {
         seed: u32,
         rarity: u8,
         reach: u16,
     },
-    /// Single bytes.
+    /// Sets single bytes.
     Bytes(Vec<(u16, u8)>),
 }
 
-/// A state in the making.
+/// The recipe for a state.
 #[derive(Debug, Arbitrary)]
 pub(crate) struct Start(Vec<Tensor>);
 
-/// The way from one state to the next.
+/// The difference between one state and the next.
 #[derive(Debug, Arbitrary)]
 pub(crate) struct Step {
     changes: Vec<Change>,
@@ -73,7 +73,7 @@ pub(crate) struct Step {
 }
 
 impl Start {
-    /// The state.
+    /// Makes the state.
     pub(crate) fn state(&self) -> MemoryState {
         let mut state = MemoryState::new();
         self.0
@@ -85,12 +85,13 @@ impl Start {
 }
 
 impl Step {
-    /// The state after this one.
+    /// Makes the state that follows `state`.
     pub(crate) fn after(&self, state: &MemoryState) -> MemoryState {
         let mut next = MemoryState::new();
         for (number, (info, data)) in state.iter().enumerate() {
-            let (mut dtype, mut shape, mut data) =
-                (info.dtype(), info.shape().to_vec(), data.to_vec());
+            let mut dtype = info.dtype();
+            let mut shape = info.shape().to_vec();
+            let mut data = data.to_vec();
             match self.changes.get(number).unwrap_or(&Change::Nothing) {
                 Change::Nothing => {}
                 Change::Remove => continue,
@@ -114,7 +115,7 @@ impl Step {
                     }
                 }
             }
-            // Bytes that no shape describes are dropped with their tensor.
+            // Data that fits no shape is dropped with its tensor.
             let _ = next.insert(info.name(), dtype, &shape, data);
         }
         self.added
@@ -155,8 +156,8 @@ impl Tensor {
     }
 }
 
-/// Any dtype of the table, and some that are described: elements that are not lanes, and exponents
-/// as wide or narrow as can be.
+/// Returns any dtype of the table, or a described one: elements that are not lanes, and exponents
+/// of extreme widths.
 fn dtype_of(code: u8) -> Dtype {
     let dtypes: Vec<Dtype> = Dtype::all().chain(described()).collect();
     dtypes[usize::from(code) % dtypes.len()]
@@ -179,7 +180,7 @@ fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<usize> {
     TensorInfo::new("", dtype, shape).and_then(|info| usize::try_from(info.bytes()).ok())
 }
 
-/// Bytes that look random, every second one of few values, as in exponents.
+/// Makes bytes that look random; every second one has few values, as exponents do.
 fn noise(seed: u32, length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed.into());
     (0..length)
@@ -207,7 +208,7 @@ fn move_lanes(data: &mut [u8], dtype: Dtype, seed: u32, rarity: u8, reach: u16) 
     }
 }
 
-/// The link from `base` to `target`.
+/// Writes the link from `base` to `target`.
 pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Vec<u8> {
     let mut file = Vec::new();
     diff(
@@ -220,17 +221,18 @@ pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -
     file
 }
 
-/// Two states that hold a tensor of every dtype of the table; each is changed, most of them by
+/// Two states with a tensor of every dtype of the table. Each tensor changes, most of them only a
 /// little.
 pub(crate) static MIXED: LazyLock<(MemoryState, MemoryState)> =
     LazyLock::new(|| mixed(Dtype::all()));
 
-/// The same with described dtypes.
+/// Two such states with described dtypes.
 pub(crate) static DESCRIBED: LazyLock<(MemoryState, MemoryState)> =
     LazyLock::new(|| mixed(described()));
 
 fn mixed(dtypes: impl Iterator<Item = Dtype>) -> (MemoryState, MemoryState) {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     for dtype in dtypes {
         let length = bytes_of(dtype, &[64]).expect("64 elements are whole bytes");
         let old = noise(dtype.code().into(), length);
@@ -251,11 +253,14 @@ fn mixed(dtypes: impl Iterator<Item = Dtype>) -> (MemoryState, MemoryState) {
     (base, target)
 }
 
-/// A pair with contexts: many BF16 lanes; lanes of small exponents change often.
+/// A pair for which the encoder uses contexts: many BF16 lanes, of which those with small exponents
+/// change often.
 pub(crate) static CONTEXTS: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     let mut random = fastrand::Rng::with_seed(1);
-    let (mut old, mut new) = (Vec::new(), Vec::new());
+    let mut old = Vec::new();
+    let mut new = Vec::new();
     for lane in 0..600_u32 {
         let exponent: u8 = if lane % 2 == 0 { 0x3C } else { 0x3F };
         let bytes = [random.u8(..), exponent];
@@ -271,7 +276,7 @@ pub(crate) static CONTEXTS: LazyLock<(MemoryState, MemoryState)> = LazyLock::new
     (base, target)
 });
 
-/// The states that resealed links can have as base, with their digests.
+/// The possible base states of resealed links, with their digests.
 pub(crate) static BASES: LazyLock<Vec<(MemoryState, StateDigests)>> = LazyLock::new(|| {
     let states = [
         MemoryState::new(),
@@ -286,7 +291,7 @@ pub(crate) static BASES: LazyLock<Vec<(MemoryState, StateDigests)>> = LazyLock::
         .collect()
 });
 
-/// How many of them, from the first on, can be in safetensors files.
+/// Number of states at the beginning of [`BASES`] that safetensors files can hold.
 pub(crate) const FILE_BASES: usize = 3;
 
 fn digests(state: &impl State) -> StateDigests {

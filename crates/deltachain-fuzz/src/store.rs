@@ -1,8 +1,8 @@
-//! Publishing, following, compacting, pruning and checking a chain over a store that fails as the
-//! input says.
+//! Publishing, following, compacting, pruning and checking a chain in a store whose faults the
+//! input chooses.
 //!
-//! The store that fails and the proof that a version can be built come from the store crate's own
-//! tests.
+//! The failing store and the check that a version can be built are shared with the tests of the
+//! store crate.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,13 +28,14 @@ use crate::memory::single_threaded;
 use crate::states::{Start, Step};
 use crate::structured::{folder, write};
 
-/// Rounds that are played, at most.
+/// Maximum number of rounds.
 const ROUNDS: usize = 10;
 
-/// The fault of a call depends on what it asks for and how often that was asked before.
+/// Faults of the store: which one a request gets depends on the request and the number of equal
+/// ones before it.
 type Faults = [u8; 32];
 
-/// A version is published, perhaps, and then something else happens.
+/// One round: an optional publish, and then another operation.
 #[derive(Debug, Arbitrary)]
 struct Round {
     publish: Option<Publish>,
@@ -78,23 +79,23 @@ enum Operation {
     },
 }
 
-/// What has happened.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub struct Played {
     /// Versions that were published.
     pub versions: usize,
-    /// How often the subscriber went to another version.
+    /// Number of times that the subscriber switched to another version.
     pub switches: usize,
-    /// How often each fault came.
+    /// Number of times that each fault occurred.
     pub faults: BTreeMap<String, u64>,
 }
 
-/// As [`play`].
+/// Runs [`play`], as a target.
 pub fn store(data: &[u8]) {
     play(data);
 }
 
-/// A few operations on a chain, while its store fails, and then the proof of all of it.
+/// Runs a few operations on a chain while its store fails, and then checks everything.
 pub fn play(data: &[u8]) -> Played {
     single_threaded();
     let mut input = Unstructured::new(data);
@@ -129,17 +130,17 @@ pub fn play(data: &[u8]) -> Played {
     }
 }
 
-/// A chain with one who writes it and one who follows it.
+/// A chain with one publisher and one subscriber.
 struct World {
     folder: TempDir,
-    /// What is really there.
+    /// The store without faults.
     clean: Store,
-    /// The same, with faults.
+    /// The same objects, with faults.
     store: Store,
     control: Arc<Control>,
-    /// Hours that the store's clock has been put forward.
+    /// Hours by which the store's clock has been moved forward.
     hours: i64,
-    /// What has been trained so far.
+    /// State of the newest training step.
     state: MemoryState,
     versions: Vec<Version>,
     subscriber: Option<Follower<Directory>>,
@@ -151,7 +152,7 @@ struct Version {
     state: MemoryState,
     /// Digest of its commit.
     commit: Digest,
-    /// Some prune did not have to keep it.
+    /// True if some prune was allowed to remove the version.
     may_be_gone: bool,
 }
 
@@ -174,12 +175,14 @@ impl World {
         control.plan(move |call| {
             let number =
                 usize::try_from(hash(&format!("{call:?}")) % faults.len() as u64).unwrap_or(0);
-            // Whether a bit of a document has turned, nobody can always tell.
+            // Documents are not flipped: a reader cannot always detect that.
             fault(faults[number])
                 .filter(|fault| *fault != Fault::Flip || call.path.contains("files/"))
         });
-        let (folder, state) = (folder(), start.state());
-        let (versions, subscriber) = (Vec::new(), None);
+        let folder = folder();
+        let state = start.state();
+        let versions = Vec::new();
+        let subscriber = None;
         Self {
             folder,
             clean,
@@ -193,7 +196,7 @@ impl World {
         }
     }
 
-    /// What has been trained is published, if files can hold it.
+    /// Trains a step and publishes the state, if files can hold it.
     fn publish(
         &mut self,
         Publish {
@@ -254,15 +257,15 @@ impl World {
                 from,
                 snapshot,
             } => {
-                let version = version
-                    .filter(|_| count > 0)
-                    .map(|version| u64::from(version) % count);
+                let version = match version {
+                    Some(version) if count > 0 => Some(u64::from(version) % count),
+                    _ => None,
+                };
                 let target = version.or(count.checked_sub(1)).unwrap_or(0);
-                let from: Vec<u64> = from
-                    .filter(|_| target > 0)
-                    .map(|from| u64::from(from) % target)
-                    .into_iter()
-                    .collect();
+                let from: Vec<u64> = match from {
+                    Some(from) if target > 0 => vec![u64::from(from) % target],
+                    _ => Vec::new(),
+                };
                 let options = CompactOptions::new(self.folder.path().join("compact"))
                     .version(version)
                     .snapshot(snapshot || from.is_empty())
@@ -270,7 +273,7 @@ impl World {
                 if let Err(error) = compact(&self.store, &options, &self.watch()) {
                     let gone = self.versions.iter().any(|version| version.may_be_gone);
                     if gone && error.class() == ErrorClass::Usage {
-                        // A link to a pruned version is refused without a snapshot.
+                        // Without a snapshot, a link to a pruned version is refused.
                         return;
                     }
                     is_of_the_store(
@@ -294,10 +297,10 @@ impl World {
         }
     }
 
-    /// The subscriber goes to a version, or to the head.
+    /// Switches the subscriber to a version, or to the head.
     fn pull(&mut self, version: Option<u64>, opens: bool, keeps_links: bool) {
         if opens {
-            // Only one may be open at a time.
+            // Only one follower of a directory may be open at a time.
             self.subscriber = None;
         }
         let mut subscriber = self.subscriber.take().unwrap_or_else(|| {
@@ -316,11 +319,11 @@ impl World {
         }) {
             Ok(switched) => {
                 let held = subscriber.held().map(|held| held.version);
-                assert_eq!(held, wanted, "another version than wanted");
+                assert_eq!(held, wanted, "another version than the wanted one");
                 self.switches += usize::from(switched.is_some());
                 assert_eq!(
                     switched.map(|switched| switched.version),
-                    held.filter(|_| held != before)
+                    if held == before { None } else { held }
                 );
             }
             Err(error) => {
@@ -334,14 +337,14 @@ impl World {
                 assert_eq!(
                     subscriber.held().map(|held| held.version),
                     before,
-                    "it failed, and yet the version is another"
+                    "the update failed, but the version has changed"
                 );
             }
         }
         self.subscriber = Some(subscriber);
     }
 
-    /// All versions may go except the head and this many of the newest.
+    /// Prunes the chain; the head and this many of the newest versions must stay.
     fn prune(&mut self, last: u64, days_later: bool) {
         if days_later {
             self.hours += 48;
@@ -354,8 +357,8 @@ impl World {
         let pruned = plan_prune(&self.store, &keep)
             .and_then(|plan| prune(&self.store, &plan, &self.watch()));
         if let Err(error) = pruned {
-            // A publisher that failed leaves files without a commit; and a list may have been
-            // hidden.
+            // A failed publish leaves files without a commit, and a fault may have hidden objects
+            // from a listing.
             is_of_the_store(&error, &[(true, "R-RET-05")]);
         }
         let kept = usize::try_from(last.max(1)).unwrap_or(usize::MAX);
@@ -365,8 +368,8 @@ impl World {
             .for_each(|version| version.may_be_gone = true);
     }
 
-    /// The commits are the old ones, and perhaps one that has just been published; the subscriber's
-    /// directory is at the version that the subscriber gives.
+    /// Checks that the old commits are unchanged, with at most a new one that has just been
+    /// published, and that the subscriber's directory has the version that the subscriber reports.
     fn check(&mut self, published: Option<(PathBuf, Digest, Result<PublishReport>)>) {
         let objects = self.clean.objects().expect("nothing fails");
         let names = objects
@@ -384,14 +387,15 @@ impl World {
             assert_eq!(
                 commit,
                 Some(version.commit),
-                "a commit has gone, or is another one"
+                "a commit is missing or has changed"
             );
         }
         let new = commits.next();
         assert!(commits.next().is_none(), "two commits at once");
         match (new, published) {
             (Some(new), Some((path, state, result))) => {
-                let (commit, number) = (Digest::of_bytes(&new), self.versions.len() as u64);
+                let commit = Digest::of_bytes(&new);
+                let number = self.versions.len() as u64;
                 let document =
                     Commit::parse(&new, &Limits::default()).expect("a commit that was written");
                 assert_eq!((document.version, document.state), (number, state));
@@ -405,11 +409,11 @@ impl World {
                 });
                 std::fs::rename(path, self.head_path()).expect("files can be renamed");
             }
-            (Some(_), None) => panic!("a commit that nobody has published"),
+            (Some(_), None) => panic!("a commit that was never published"),
             (None, Some((.., Ok(_)))) => {
-                panic!("a version is said to be published, and is not there")
+                panic!("a version was reported as published, but does not exist")
             }
-            // The rule's error says that the version is visible.
+            // R-PUB-08 would say that the version is visible, but it is not.
             (None, Some((.., Err(error)))) => assert_ne!(error.rule(), Some("R-PUB-08")),
             (None, None) => {}
         }
@@ -424,13 +428,13 @@ impl World {
             });
             assert!(
                 shown(&self.directory()).as_ref() == held,
-                "the directory is not at the version that is held"
+                "the directory does not have the held version"
             );
         }
     }
 
-    /// When nothing fails any more, the subscriber gets to the head, and every version can be built
-    /// that had to be kept.
+    /// Ends the faults, and checks that the subscriber reaches the head and that every version that
+    /// prune had to keep can be built.
     fn prove(&mut self) {
         self.control.heal();
         if !self.versions.is_empty() {
@@ -449,10 +453,7 @@ impl World {
         }
         for (number, version) in (0..).zip(&self.versions) {
             match rebuild(&self.clean, Some(number)) {
-                Ok(state) => assert!(
-                    state == version.state,
-                    "version {number} is built from other bits"
-                ),
+                Ok(state) => assert!(state == version.state, "version {number} has another state"),
                 Err(error) => {
                     assert!(
                         version.may_be_gone && error.rule() == Some("R-CHN-08"),
@@ -478,21 +479,21 @@ impl World {
         }
     }
 
-    /// The subscriber's directory.
+    /// Returns the subscriber's directory.
     fn directory(&self) -> PathBuf {
         self.folder.path().join("follower")
     }
 
-    /// The file that the head was published from.
+    /// Returns the path of the file that the head was published from.
     fn head_path(&self) -> PathBuf {
         self.folder.path().join("head")
     }
 }
 
-/// Looks at the subscriber's directory whenever work goes on.
+/// Checks the subscriber's directory at every report of progress.
 struct Watch<'a> {
     directory: PathBuf,
-    /// Whether there was a version in it.
+    /// True if the directory had a version at the beginning.
     had: bool,
     versions: &'a [Version],
 }
@@ -503,7 +504,7 @@ impl Watch<'_> {
             Some(state) => self.versions.iter().any(|version| version.state == state),
             None => !self.had,
         };
-        assert!(is_whole, "the directory is at no version");
+        assert!(is_whole, "the directory does not have a version");
     }
 }
 
@@ -526,7 +527,7 @@ impl Observer for Watch<'_> {
     }
 }
 
-/// Few bytes are faults, so that some things succeed.
+/// Most bytes are no faults, so that some operations succeed.
 fn fault(byte: u8) -> Option<Fault> {
     match byte % 32 {
         1 => Some(Fault::FailBefore),
@@ -539,8 +540,8 @@ fn fault(byte: u8) -> Option<Fault> {
     }
 }
 
-/// The failure is the store's (it could not be asked, or gave a wrong file), or it is one of the
-/// rules that may be broken here.
+/// Checks that the store caused the failure (a request failed, or a file was damaged), or that the
+/// error names a rule that may be broken here.
 fn is_of_the_store(error: &Error, rules: &[(bool, &str)]) {
     let rule = error.rule().unwrap_or_default();
     let known =

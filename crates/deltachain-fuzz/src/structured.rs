@@ -1,5 +1,4 @@
-//! Properties of structured inputs: states, sequences of states, and links between them that were
-//! damaged.
+//! Properties of structured inputs: states, sequences of states, and damaged links between them.
 
 use std::fs;
 
@@ -14,7 +13,7 @@ use crate::raw::{limits, refused_by_rule};
 use crate::reseal::all_ways;
 use crate::states::{BASES, FILE_BASES, Start, Step, link};
 
-/// Any state, and any that follows it.
+/// Writes and applies links from any state to any next one.
 pub fn roundtrip(data: &[u8]) {
     single_threaded();
     let Ok((start, step)) = <(Start, Step)>::arbitrary_take_rest(Unstructured::new(data)) else {
@@ -27,7 +26,7 @@ pub fn roundtrip(data: &[u8]) {
         assert_eq!(
             file,
             link(&base, &target, profile),
-            "the same states gave other bytes"
+            "the same states gave different links"
         );
         all_ways(&file, &base, &target);
     }
@@ -35,7 +34,7 @@ pub fn roundtrip(data: &[u8]) {
     all_ways(&link(&empty, &target, Profile::Compact), &empty, &target);
 }
 
-/// Any bytes as a link, applied to a base in a file: the first byte chooses the base.
+/// Applies any bytes as a link to a base in a file; the first byte chooses the base.
 pub fn apply(data: &[u8]) {
     single_threaded();
     let Some((&chosen, file)) = data.split_first() else {
@@ -78,12 +77,12 @@ pub fn apply(data: &[u8]) {
         Err(_) => assert_eq!(
             names,
             ["base.safetensors"],
-            "a refused link has left something"
+            "a refused link has left a file"
         ),
     }
 }
 
-/// What the command-line tool does.
+/// Applies a link as the command-line tool does.
 fn apply_files(
     file: &[u8],
     base: &std::path::Path,
@@ -102,14 +101,14 @@ fn apply_files(
     Ok(reached.state)
 }
 
-/// A folder in memory, where there is such a place.
+/// Makes a temporary folder, in memory if the system has such a place.
 pub(crate) fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .expect("a folder can be made")
 }
 
-/// Writes a state as a file.
+/// Writes a state to a file.
 pub(crate) fn write(
     state: &MemoryState,
     digests: &StateDigests,

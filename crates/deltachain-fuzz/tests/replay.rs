@@ -1,6 +1,6 @@
-//! Runs every seed and every input that ever made a target fail through the target's function, as a
-//! fuzzer would; and compares verdicts on a saved corpus with those of the Python reader. One test,
-//! because memory is counted for the whole program.
+//! Runs every seed, and every input that ever made a target fail, through the target's function, as
+//! a fuzzer would; and compares verdicts on a saved corpus with those of the Python reader. It is
+//! one test, because memory is counted for the whole program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,14 +65,12 @@ fn seeds_regressions_and_verdicts() {
     assert!(counts[0] >= 200 && counts[1] >= 20, "{counts:?}");
 }
 
-/// The seeds of the target `store` are of use: versions are published and followed, and every fault
-/// comes.
+/// Checks that the seeds of the target `store` are useful: versions are published and followed, and
+/// every fault occurs.
 fn stores_are_used_and_fail(played: &[Played]) {
     let sum = |of: &dyn Fn(&Played) -> usize| played.iter().map(of).sum::<usize>();
-    let (versions, switches) = (
-        sum(&|played| played.versions),
-        sum(&|played| played.switches),
-    );
+    let versions = sum(&|played| played.versions);
+    let switches = sum(&|played| played.switches);
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     for (fault, count) in played.iter().flat_map(|played| &played.faults) {
         *faults.entry(fault).or_default() += count;
@@ -84,7 +82,8 @@ fn stores_are_used_and_fail(played: &[Played]) {
     );
 }
 
-/// The programs in `fuzz/fuzz_targets/` and the table of this crate name the same targets.
+/// Checks that the programs in `fuzz/fuzz_targets/` and the table of this crate name the same
+/// targets.
 fn every_target_has_a_program(root: &Path) {
     let programs = files_below(&root.join("fuzz/fuzz_targets")).unwrap();
     let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -98,7 +97,7 @@ fn every_target_has_a_program(root: &Path) {
     );
 }
 
-/// What check says of a link: `VALID`, or class and rule.
+/// Checks a link and returns `VALID`, or the error's class and rule.
 fn verdict(file: &[u8]) -> String {
     match LinkReader::open(file, &Limits::unlimited()).and_then(|link| link.verify(&())) {
         Ok(()) => "VALID".to_owned(),

@@ -17,7 +17,7 @@ pub enum Face {
     Python,
 }
 
-/// The advice that helps against these broken rules: for the tool, for Python.
+/// Advice about the rules in the first field: for the tool, then for Python.
 type RuleAdvice = (&'static [&'static str], &'static str, &'static str);
 
 const BY_RULE: [RuleAdvice; 15] = [
@@ -25,15 +25,17 @@ const BY_RULE: [RuleAdvice; 15] = [
     (&["R-DOC-01"], NO_DOCUMENT, NO_DOCUMENT),
     (
         &["R-CHN-13"],
-        "there is another chain now: ask its publisher; --adopt makes pull and follow use it from now on",
+        "there is another chain now: ask its publisher; --adopt makes pull and follow use it from \
+         now on",
         "there is another chain now: ask its publisher; Subscriber(adopt=True) uses it from now on",
     ),
     (
         &["R-CHN-04", "R-CHN-05", "R-CHN-14"],
-        "the chain was rolled back or has forked: ask its publisher; --allow-rollback=COMMIT accepts that once: \
-         the digest of its newest commit or of one shortly before",
-        "the chain was rolled back or has forked: ask its publisher; Subscriber(allow_rollback=COMMIT) accepts that \
-         once: the digest of its newest commit or of one shortly before",
+        "the chain was rolled back or has forked: ask its publisher; --allow-rollback=COMMIT \
+         accepts that once; COMMIT is the digest of its newest commit or of one shortly before",
+        "the chain was rolled back or has forked: ask its publisher; \
+         Subscriber(allow_rollback=COMMIT) accepts that once; COMMIT is the digest of its newest \
+         commit or of one shortly before",
     ),
     (
         &["R-CHN-08"],
@@ -44,8 +46,10 @@ const BY_RULE: [RuleAdvice; 15] = [
     ),
     (
         &["R-LIM-01"],
-        "--limit index=SIZE raises the limit for indexes if you trust the source; other limits are fixed",
-        "if you trust the source, use the command-line tool: its --limit index=SIZE raises the limit for indexes",
+        "--limit index=SIZE raises the limit for indexes if you trust the source; other limits are \
+         fixed",
+        "if you trust the source, use the command-line tool: its --limit index=SIZE raises the \
+         limit for indexes",
     ),
     (
         &["R-LIM-04"],
@@ -54,52 +58,53 @@ const BY_RULE: [RuleAdvice; 15] = [
     ),
     (
         &["R-LIM-08"],
-        "--limit coded=SIZE is the limit",
-        "the command-line tool has --limit coded=SIZE, which is the limit",
+        "raise --limit coded=SIZE, or leave it out",
+        "raise the limit: in the command-line tool, --limit coded=SIZE sets it",
     ),
     (&["R-LIM-05", "R-LIM-07"], ALLOWED, ALLOWED),
     (
         &["R-PUB-01"],
-        "give the files of the newest version as --base, or leave it out: then it is built from the chain",
-        "another process publishes to this chain: let one do so, and publish again",
+        "give the files of the newest version as --base, or leave --base out: then that version is \
+         built from the chain",
+        "another process publishes to this chain: let only one publish, and publish again",
     ),
     (&["R-PUB-08"], LATE, LATE),
     (
         &["R-RET-05"],
-        "prune again; if it stays so, restore the commits from a copy, or give --accept-loss if they are lost for good",
-        "prune again; if it stays so, restore the commits from a copy, or prune with accept_loss=True if they are lost \
-         for good",
+        "prune again; if that fails, too, restore the commits from a copy, or give --accept-loss \
+         if they are lost for good",
+        "prune again; if that fails, too, restore the commits from a copy, or prune with \
+         accept_loss=True if they are lost for good",
     ),
     (
         &["R-SIG-01", "R-SIG-05"],
-        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who claims to have signed; \
+        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who \
+         claims to have signed; docs/rotation.md says how keys change",
+        "check the URL, and the keys of `trust`: `log()` says who claims to have signed; \
          docs/rotation.md says how keys change",
-        "check the URL, and the keys of `trust`: `log()` says who claims to have signed; docs/rotation.md says how \
-         keys change",
     ),
     (
         &["R-SIG-03"],
-        "look at the head: somebody else may have published it, or the key is another one now; \
-        if it is yours, give its commit to --vouch; docs/operating.md and docs/rotation.md say \
-        what to do",
-        "look at the head: somebody else may have published it, or the key is another one now; \
-        if it is yours, give its commit to vouch=; docs/operating.md and docs/rotation.md say \
-        what to do",
+        "check the head: somebody else may have published it, or the key has changed; if the head \
+         is yours, give its commit to --vouch; docs/operating.md and docs/rotation.md say more",
+        "check the head: somebody else may have published it, or the key has changed; if the head \
+         is yours, give its commit to vouch=; docs/operating.md and docs/rotation.md say more",
     ),
     (&["R-LAY-03"], OTHER_FILES, OTHER_FILES),
 ];
 
-const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was \
-                        lost, put a copy of it back, byte for byte";
-const LATE: &str = "if the version is visible, followers take it; the next one has a snapshot, \
-                    which makes up for this one";
-const NO_DOCUMENT: &str = "check the URL, and what stands before the store, such as a proxy; if \
-    both are right, put the object back from a copy";
-const OTHER_FILES: &str = "these are not the publisher's files, or its commit does not name them: `deltachain fsck \
-                           --deep` tells which; let a publisher of version 1.2 of the format publish once more";
+const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; \
+                        if chain.json was lost, restore it from a copy, byte for byte";
+const LATE: &str = "run the command again; if the version is visible, the next one gets a \
+                    snapshot, which does not need its files";
+const NO_DOCUMENT: &str = "check the URL, and anything in front of the store, such as a proxy; if \
+                           both are right, restore the object from a copy";
+const OTHER_FILES: &str = "the publisher did not make these files, or its commit does not name \
+                           them: `deltachain fsck --deep` says which; publish once more with a \
+                           publisher of version 1.2 of the format";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";
 
-/// Advice that may help, in one phrase, which is never empty.
+/// Returns advice that may help: one phrase, never empty.
 pub fn advice(error: &Error, face: Face) -> &'static str {
     if let Some(refusal) = error.source().and_then(Refusal::of) {
         let (tool, python) = refusal.advice();
@@ -108,7 +113,7 @@ pub fn advice(error: &Error, face: Face) -> &'static str {
             Face::Python => python,
         };
     }
-    // R-CHN-14 because of signatures is not a rollback.
+    // An R-CHN-14 that is due to missing signatures is not a rollback.
     let rule = error.unsigned().map_or(error.rule(), |_| Some("R-SIG-01"));
     let is_for = |rules: &[&str]| rule.is_some_and(|rule| rules.contains(&rule));
     if let Some((_, tool, python)) = BY_RULE.into_iter().find(|(rules, ..)| is_for(rules)) {
@@ -129,7 +134,8 @@ pub fn advice(error: &Error, face: Face) -> &'static str {
     }
 }
 
-/// All that is said of single rules, so that a face can test that it has the options named there.
+/// Returns all advice about rules, so that an interface can test that it has the options named
+/// there.
 pub fn advice_by_rule(face: Face) -> impl Iterator<Item = &'static str> {
     BY_RULE
         .into_iter()
@@ -140,15 +146,15 @@ pub fn advice_by_rule(face: Face) -> impl Iterator<Item = &'static str> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Problem<'a> {
-    /// Its class (SPEC section 11).
+    /// Class of the error (SPEC section 11).
     class: &'static str,
     /// The rule that was broken.
     rule: Option<&'static str>,
-    /// The message, with what the operating system said.
+    /// The message, with that of the underlying error.
     pub message: String,
     /// The file or object concerned.
     pub file: Option<&'a str>,
-    /// The part of the link.
+    /// The section of the link.
     pub section: Option<String>,
     /// Bytes from the beginning of the file.
     pub offset: Option<u64>,
@@ -177,7 +183,7 @@ impl<'a> From<&'a Error> for Problem<'a> {
     }
 }
 
-/// Errors as JSON, for serde's `serialize_with`.
+/// Serializes errors as [`Problem`]s, for serde's `serialize_with`.
 pub(crate) fn problems<S: Serializer>(errors: &[Error], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(errors.iter().map(Problem::from))
 }

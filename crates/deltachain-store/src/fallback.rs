@@ -1,62 +1,60 @@
-//! Why a version is loaded as a whole into memory that is otherwise changed in place.
+//! Reasons to load a whole version into memory that is otherwise changed in place.
 
 use std::fmt;
 
 use deltachain::{Error, ErrorClass};
 
-/// Why a version was, or will be, loaded as a whole and not taken in place. The first version is
-/// loaded as a whole without a reason.
+/// Reason why a version was, or will be, loaded as a whole and not taken in place. The first
+/// version, which is always loaded as a whole, has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// No path from the version held can be taken in place, or one from nothing is shorter.
+    /// No path from the held version can be taken in place, or a path from nothing is shorter.
     NoRoute,
-    /// The changes take more memory than the model, or than there is.
+    /// The changes need more memory than the model, or than is available.
     Budget,
-    /// The lanes that links code did not hold what the version held says: the memory was written
-    /// to, or is faulty.
+    /// Coded lanes did not have the values of the held version: something wrote to the memory, or
+    /// it is faulty.
     Proof,
-    /// A check found that the memory is not the version held.
+    /// A check found that the memory does not contain the held version.
     Check,
     /// The memory may hold parts of two versions.
     Torn,
-    /// The memory lies elsewhere than before, or it is not known where.
+    /// The memory has moved, or its place is unknown.
     Place,
 }
 
 impl Fallback {
-    /// The name in events and metrics: `no_route`, `budget`, `proof`, `check`, `torn` or `place`.
+    /// Returns the name in events and metrics: `no_route`, `budget`, `proof`, `check`, `torn` or
+    /// `place`.
     pub fn name(self) -> &'static str {
         self.texts().0
     }
 
-    /// Its name, and what texts say.
+    /// Returns the name and the description.
     fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::NoRoute => (
                 "no_route",
-                "no path from the version held can be taken in place",
+                "no path from the held version can be taken in place",
             ),
             Self::Budget => ("budget", "the changes take too much memory"),
             Self::Proof => (
                 "proof",
-                "the memory does not hold what it should where it changes",
+                "the memory does not hold the values of the held version where it would change",
             ),
             Self::Check => (
                 "check",
                 "a check found that the memory does not hold its version",
             ),
             Self::Torn => ("torn", "the memory may hold parts of two versions"),
-            Self::Place => (
-                "place",
-                "the memory does not lie where it did, or it is not known where it lies",
-            ),
+            Self::Place => ("place", "the memory has moved, or its place is unknown"),
         }
     }
 
-    /// Whether an error of taking links in place is a reason to load the version as a whole. Other
-    /// errors are faults of a link, or end the work. A wrong result of a piece is one here: what is
-    /// wrong is rather the memory than the link.
+    /// Returns the reason to load the whole version after this error of a change in place. `None`
+    /// for faults of a link and for errors that end the work. A wrong result of a piece counts as a
+    /// reason: the memory is more likely wrong than the link.
     pub(crate) fn of(error: &Error) -> Option<Self> {
         match error.class() {
             ErrorClass::StateMismatch => Some(Self::Proof),
@@ -67,7 +65,7 @@ impl Fallback {
     }
 }
 
-/// The reason, as texts say it.
+/// Writes the description.
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.texts().1)

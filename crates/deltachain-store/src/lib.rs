@@ -1,7 +1,7 @@
 //! Chains of model versions in a bucket or a directory (SPEC part 2 of [`deltachain`]): publish,
 //! follow, compact, prune.
 //!
-//! Everything blocks, with tokio inside; nothing may be called from asynchronous code.
+//! All functions block and run tokio inside, so none of them may be called from asynchronous code.
 //!
 //! ```
 //! use deltachain::files::SafetensorsState;
@@ -110,7 +110,7 @@ pub use publishing::signing::sign;
 pub use retention::{Keep, PrunePlan, PruneReport, plan_prune, prune, undo_prune};
 pub use text::date;
 
-/// The Rust of README.md, compiled as a test.
+/// The Rust examples of README.md, compiled as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

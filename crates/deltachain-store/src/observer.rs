@@ -6,24 +6,24 @@ use deltachain::{Progress, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Reading a state to find its digest, in bytes of its tensors.
+    /// Reading a state to compute its digest, in bytes of its tensors.
     Hash,
     /// Comparing two states to make a link, in bytes of both.
     Compare,
-    /// Sending files, in their bytes.
+    /// Uploading files, in bytes of the files.
     Upload,
-    /// Fetching files, in their bytes.
+    /// Downloading files, in bytes of the files.
     Download,
-    /// Building a state from links, in bytes of its tensors, for each state on the way.
+    /// Building a state from links, in bytes of the tensors of each state on the path.
     Build,
-    /// Looking at objects of a chain, in their bytes.
+    /// Checking objects of a chain, in bytes of the objects.
     Check,
-    /// Nothing to do until there is a new version; no bytes.
+    /// Waiting for a new version; no bytes.
     Wait,
 }
 
-/// Watches work, from several threads. The default of each function ignores its event and
-/// continues.
+/// Receives the progress of work, from several threads. By default, each method ignores its event
+/// and lets the work go on.
 #[expect(unused_variables, reason = "whoever implements them reads the names")]
 pub trait Observer: Sync {
     /// Work on this many bytes begins; work in other phases may go on at the same time.
@@ -33,7 +33,7 @@ pub trait Observer: Sync {
     /// is returned to its caller.
     ///
     /// # Errors
-    /// Whatever the implementer wants the work to end with.
+    /// The error that the work should end with.
     fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
         Ok(())
     }
@@ -41,16 +41,15 @@ pub trait Observer: Sync {
     /// All work of this phase has ended.
     fn end(&self, phase: Phase) {}
 
-    /// Something that a person should know and that ends nothing: a damaged file that was passed
-    /// over, a store that went back.
+    /// A message for people about something that does not stop the work, such as a damaged file
+    /// that was skipped or a chain that was rolled back.
     fn remark(&self, text: &str) {}
 }
 
-/// Watches nothing.
+/// Ignores all events.
 impl Observer for () {}
 
-/// One phase of an observer, as the library's own work wants it. Begins when made, ends when
-/// dropped.
+/// A phase of an observer, which begins when this is created and ends when it is dropped.
 pub(crate) struct InPhase<'a> {
     observer: &'a dyn Observer,
     phase: Phase,

@@ -2,10 +2,10 @@
 //! are removed a day later. Assets stay, and so do files that no document names: they may belong to
 //! lost commits.
 //!
-//! Ages are reckoned by the store's clock alone: from when the store says that an object was stored
-//! to when it says that a probe was stored that this prune has just written. A plan, which writes
-//! nothing, takes the time of this machine or of the newest object instead, and only foretells what
-//! will go.
+//! Ages are measured by the store's clock alone: from the time at which an object was stored to the
+//! time at which the store says that a probe was stored, which this prune has just written. A plan,
+//! which writes nothing, uses the time of this machine or of the newest object instead, and only
+//! predicts what will be removed.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -37,25 +37,25 @@ const YOUNG: Duration = Duration::from_hours(24);
 /// Number of objects removed between two calls of the observer, which may stop the work.
 const BATCH: usize = 1000;
 
-/// Which versions are kept, and what else may go. The head always stays, and pruned versions are no
-/// longer there to be kept.
+/// The versions to keep, and what else may be removed. The head always stays. Versions that have
+/// been pruned already are not selected again by `last` and `every`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
     /// Number of newest versions to keep.
     pub last: u64,
-    /// The versions whose number is a multiple of this one.
+    /// Also keeps the versions whose number is a multiple of this one.
     pub every: Option<u64>,
-    /// These versions.
+    /// Also keeps these versions.
     pub versions: Vec<u64>,
-    /// Whether old files go that no document names. Publishers that were killed leave such files,
-    /// and so do commits that are lost.
+    /// Whether old files that no document names are removed. Killed publishers leave such files,
+    /// and so do lost commits.
     pub abandoned: bool,
     /// Whether commits that seem to be missing are lost for good.
     pub accept_loss: bool,
 }
 
 impl Keep {
-    /// The versions of a chain that are kept.
+    /// Selects the versions of a chain that are kept.
     fn select(&self, history: &History) -> Result<BTreeSet<u64>> {
         let Some((&head, _)) = history.entries.last_key_value() else {
             return Ok(BTreeSet::new());
@@ -87,11 +87,11 @@ impl Keep {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrunePlan {
-    /// The report of what will be done, as it seems now.
+    /// The report of the prune, as it is expected now.
     pub expected: PruneReport,
-    /// The routes documents by which routes are withdrawn.
+    /// The routes documents that withdraw routes.
     documents: Vec<RoutesDocument>,
-    /// The objects that the plan was made by.
+    /// The objects that were listed for the plan.
     seen: BTreeSet<ObjectName>,
     /// The documents that have been read.
     pub(crate) read: Documents,
@@ -99,40 +99,40 @@ pub struct PrunePlan {
     known: Option<(u64, Digest)>,
 }
 
-/// The report of what a prune has done, or will do.
+/// The report of a prune, or of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PruneReport {
-    /// Whether it has been done.
+    /// True for a prune, false for a plan.
     pub done: bool,
     /// The versions that are kept.
     pub kept: Vec<u64>,
     /// The versions that lose their last route. Other versions may lose routes, and stay because a
     /// version that is kept is built from them.
     pub withdrawn: Vec<u64>,
-    /// The versions that were not to be kept and stay, because versions that are kept are built
-    /// from them. A snapshot of the lowest version that is kept lets the next prune withdraw those
-    /// below it.
+    /// The versions that were not selected and stay, because versions that are kept are built from
+    /// them. A snapshot of the lowest version that is kept lets the next prune withdraw the
+    /// versions below it.
     pub needed: Vec<u64>,
-    /// The objects that go: files that no route will name, and routes documents that are no longer
-    /// in force.
+    /// The objects that are removed: files that no route will name, and routes documents that are
+    /// no longer in force.
     pub removed: Vec<ObjectName>,
     /// Their bytes.
     pub removed_bytes: u64,
-    /// Objects that nothing will need and that stay for now, because they were stored or withdrawn
-    /// within the last 24 hours, or are withdrawn by this prune. A prune that runs a day later
-    /// removes them.
+    /// Objects that no version will need and that stay for now, because they were stored or
+    /// withdrawn within the last 24 hours, or are withdrawn by this prune. A prune that runs a day
+    /// later removes them.
     #[serde(serialize_with = "text::count")]
     pub young: Vec<ObjectName>,
     /// Their bytes.
     pub young_bytes: u64,
-    /// Files that stay and that no document names: publishers that were killed have left them, or
-    /// their commits are lost.
+    /// Files that no document names and that stay: killed publishers have left them, or their
+    /// commits are lost.
     #[serde(serialize_with = "text::count")]
     pub unnamed: Vec<ObjectName>,
     /// Their bytes.
     pub unnamed_bytes: u64,
-    /// Parts of objects in a chain's directory that writers left behind which were killed. They go
+    /// Parts of objects that killed writers left behind in a chain's directory. They are removed
     /// when they are old.
     #[serde(rename = "unfinished", serialize_with = "text::count")]
     pub partials: Vec<PathBuf>,
@@ -228,7 +228,7 @@ pub(crate) fn plan_again(
         if routes.is_empty() {
             withdrawn.push(*version);
         }
-        // Assumes that the document was replaced.
+        // The rest of the plan assumes that the document has been replaced.
         let before = std::mem::replace(&mut entry.source, document.name());
         let routes = std::mem::replace(&mut entry.routes, document.routes.clone());
         entry.superseded.insert(before.generation(), routes);
@@ -261,26 +261,26 @@ pub(crate) fn plan_again(
     })
 }
 
-/// Does what a plan says, unless the chain's routes have changed since. Versions that are published
-/// meanwhile keep the files that they need; publishers need not stop. Maintenance of a chain is
-/// done by one process at a time.
+/// Carries out a plan, unless the chain's routes have changed since. Versions that are published
+/// meanwhile keep the files that they need; publishers need not stop. Only one process at a time
+/// may do maintenance of a chain.
 ///
 /// # Errors
-/// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another;
-/// R-RET-01 and R-RET-05 as for [`plan_prune`]; faults of commits; IO; what the observer wants it
-/// to end with.
+/// R-PUB-06 (`CHAIN`) if routes documents have been added or removed since the plan was made: make
+/// a new plan; R-RET-01 and R-RET-05 as for [`plan_prune`]; faults of commits; IO; the observer's
+/// error.
 pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result<PruneReport> {
     check_unchanged(&store.objects()?, &plan.seen)?;
     let mut expected = plan.seen.clone();
-    // From the highest version down: wherever it stops, no route is left that comes from a version
-    // which has gone.
+    // From the highest version down: after an interruption, no route is left that comes from a
+    // version that was withdrawn.
     for document in plan.documents.iter().rev() {
         bring_into_force(store, document, &[])?;
         expected.insert(document.name());
     }
 
-    // The order matters: a document that is listed later was stored before this, or names no file
-    // that is old by then.
+    // The probe must be stored before the chain is listed: a document that is not in the list was
+    // then stored after the probe, and names no file that is old at the time of the probe.
     let probe = store.probe()?;
     let read = whole(store, &mut plan.read.clone(), &Limits::default());
     store.remove_probes([&probe])?;
@@ -292,7 +292,8 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
             mut history,
         },
     ) = (probe.last_modified.into(), read?);
-    // A put that was tried again may have given it another time since.
+    // Only the name is compared: a put that was retried may have given the probe another time
+    // since.
     if probes
         .iter()
         .all(|listed| listed.location != probe.location)
@@ -320,8 +321,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     let unneeded = unneeded(&objects, &history, now, &lost, &plan.keep);
     let old = &unneeded.old;
     check_abandoned(store, &objects, &history, old, &plan.keep)?;
-    // Files first: as long as the documents are there, everybody can tell when their files were
-    // withdrawn.
+    // Files first: as long as the documents exist, they show when their files were withdrawn.
     let (files, documents): (Vec<StoredObject>, Vec<StoredObject>) = old
         .iter()
         .copied()
@@ -349,8 +349,8 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     ))
 }
 
-/// Brings routes into force again that were withdrawn within the last 20 hours (R-PUB-02), as far
-/// as their files are there. Gives the versions that have them again. To be called again if it was
+/// Brings routes that were withdrawn within the last 20 hours into force again (R-PUB-02), as far
+/// as their files exist. Returns the versions that have their routes again. Call it again if it was
 /// interrupted.
 ///
 /// # Errors
@@ -367,8 +367,8 @@ pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
     refuse_faults(&mut history)?;
     let mut files = StoredFiles::new(store, &objects);
     let (mut versions, mut missing) = (Vec::new(), None);
-    // From the lowest version up: wherever it stops, the version that a route comes from has its
-    // routes again.
+    // From the lowest version up: after an interruption, the version that a route comes from has
+    // its routes again.
     for (&version, entry) in &history.entries {
         let (mut routes, mut earliest) = (entry.routes.clone(), now);
         for (_, replaced, by) in entry.replaced() {
@@ -432,8 +432,8 @@ fn bring_into_force(store: &Store, document: &RoutesDocument, attempts: &[Attemp
     Err(routes_taken(document.name()))
 }
 
-/// Which files the store has. A file that its list lacks is asked for by name: it was perhaps
-/// stored after files were listed, and before documents were.
+/// The files that the store has. A file that is not in the list is requested by name: it may have
+/// been stored after files were listed, and before documents were.
 struct StoredFiles<'a> {
     store: &'a Store,
     sizes: BTreeMap<ObjectName, Option<u64>>,
@@ -450,7 +450,8 @@ impl<'a> StoredFiles<'a> {
         }
     }
 
-    /// A file of the route that is missing or has another length.
+    /// Returns a file of the route that is missing or has another length; `None` if there is no
+    /// such file.
     fn lacking(&mut self, route: &Route) -> Result<Option<FileReference>> {
         for file in &route.files {
             let size = match self.sizes.entry(file.name()) {
@@ -467,8 +468,8 @@ impl<'a> StoredFiles<'a> {
     }
 }
 
-/// Which routes stay if these versions are kept (R-RET-06): what would stay if no file were
-/// missing, so that a file may come back, and a path whose files are there.
+/// Returns the routes that stay if these versions are kept (R-RET-06): the routes that would stay
+/// if no file were missing, because a file may come back, and a path whose files exist.
 fn retain_whole(
     files: &mut StoredFiles<'_>,
     history: &History,
@@ -514,8 +515,8 @@ fn retain_whole(
     }
 }
 
-/// R-RET-05: refuses a list that shows that commits are missing. Gives the routes documents that
-/// show it, if that is accepted.
+/// Refuses a list that shows that commits are missing (R-RET-05). If the loss is accepted, returns
+/// the routes documents that show it.
 fn check_commits(
     objects: &[StoredObject],
     history: &mut History,
@@ -531,7 +532,7 @@ fn check_commits(
     {
         return Err(commits_missing(
             ObjectName::Commit(version),
-            "it was published, and is not listed",
+            "it was published, but is not listed",
         ));
     }
     let head = history.entries.keys().next_back().copied();
@@ -550,15 +551,15 @@ fn check_commits(
     match names.clone().find(shows) {
         Some(name) if !accept_loss => Err(commits_missing(
             name,
-            "it belongs to a commit that is not there",
+            "it belongs to a commit that is missing",
         )),
         Some(_) => Ok(names.filter(|&name| is_lost(name)).collect()),
         None => Ok(BTreeSet::new()),
     }
 }
 
-/// R-RET-04: refuses to remove files that no document names if a note or one of them shows that a
-/// commit is missing.
+/// Refuses to remove files that no document names if a note, or one of these files, shows that a
+/// commit is missing (R-RET-04).
 fn check_abandoned(
     store: &Store,
     objects: &[StoredObject],
@@ -574,7 +575,7 @@ fn check_abandoned(
     if let Some(note) = objects.iter().find(is_note) {
         return Err(commits_missing(
             note.name,
-            "it is a note on a commit that is not there",
+            "it is a note on a commit that is missing",
         ));
     }
     let (named, versions) = (history.named(), versions_of(&history.entries));
@@ -583,7 +584,7 @@ fn check_abandoned(
         {
             return Err(commits_missing(
                 file.name,
-                &format!("it leads on from the state {base}, which no version has"),
+                &format!("it starts from the state {base}, which no version has"),
             ));
         }
     }
@@ -600,8 +601,8 @@ struct UnneededFiles {
     unnamed: Vec<StoredObject>,
 }
 
-/// R-RET-02 to R-RET-04, for the listed objects. `lost` are routes documents of commits that are
-/// lost for good.
+/// Finds the unneeded objects among the listed ones, by R-RET-02 to R-RET-04. `lost` are routes
+/// documents of commits that are lost for good.
 fn unneeded(
     objects: &[StoredObject],
     history: &History,
@@ -613,11 +614,11 @@ fn unneeded(
         .iter()
         .map(|object| (object.name, object.stored))
         .collect();
-    // An object that is not there yet is stored by this prune.
+    // An object that is not in the list is stored by this prune, so it is young.
     let is_old = |name: ObjectName| stored.get(&name).is_some_and(|time| is_old(*time, now));
     let needed = names_of(history.entries.values().flat_map(|entry| &entry.routes));
     let named = history.named();
-    // Whether each document that names the file was replaced long ago.
+    // For each file, true if every document that names it was replaced long ago.
     let mut withdrawn: BTreeMap<ObjectName, bool> = BTreeMap::new();
     let mut superseded = BTreeMap::new();
     for (&version, entry) in &history.entries {
@@ -663,14 +664,14 @@ fn unneeded(
                 version,
                 generation,
             } => match superseded.get(&object.name) {
-                // It is what tells of its files that they were withdrawn.
+                // The document shows when its files were withdrawn, so it goes after them.
                 Some((files, is_long_ago)) => {
                     *is_long_ago
                         && files.iter().all(|file| {
                             needed.contains(file) || !stored.contains_key(file) || goes(file)
                         })
                 }
-                // It cannot be used. Only below the one in force does it mean nothing any more.
+                // The document cannot be used. It is obsolete only below the one in force.
                 None => match history.entries.get(&version) {
                     _ if lost.contains(&object.name) => is_old(object.name),
                     Some(entry) if generation < entry.source.generation() => is_old(entry.source),
@@ -691,7 +692,7 @@ fn unneeded(
     unneeded
 }
 
-/// Refuses a list with other routes documents than those expected, or without another object.
+/// Refuses a list with other routes documents than expected, or without another expected object.
 fn check_unchanged(objects: &[StoredObject], expected: &BTreeSet<ObjectName>) -> Result<()> {
     let listed: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).collect();
     let mut differing = listed.symmetric_difference(expected);
@@ -704,13 +705,14 @@ fn check_unchanged(objects: &[StoredObject], expected: &BTreeSet<ObjectName>) ->
     match differing.find(|name| expected.contains(name)) {
         Some(&name) => Err(commits_missing(
             name,
-            "it was listed a moment ago, and is not any more",
+            "it was listed a moment ago, but is not any more",
         )),
         None => Ok(()),
     }
 }
 
-/// The time now, as far as it can be told without a probe: at least that of the newest object.
+/// Estimates the time without a probe: the time of this machine or of the newest object, whichever
+/// is later.
 #[expect(
     clippy::disallowed_methods,
     reason = "without a probe, this machine's time is the best that there is"
@@ -724,7 +726,7 @@ pub(crate) fn probable_now(objects: &[StoredObject]) -> SystemTime {
         .max(SystemTime::now())
 }
 
-/// A time after `now` is not in the past.
+/// Whether an object is old enough to be removed. A time after `now` is not in the past.
 pub(crate) fn is_old(stored: SystemTime, now: SystemTime) -> bool {
     now.duration_since(stored).is_ok_and(|age| age > YOUNG)
 }

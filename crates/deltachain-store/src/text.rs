@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use serde::ser::{Serialize, Serializer};
 
-/// The length of a list, instead of the list itself.
+/// Serializes the length of a list instead of the list.
 pub(crate) fn count<T, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
     list.len().serialize(serializer)
 }
 
-/// A time in UTC such as `2026-01-31T12:00:00Z`; null if it is not known.
+/// Serializes a time in UTC, such as `2026-01-31T12:00:00Z`; null if it is unknown.
 #[expect(clippy::ref_option, reason = "serde calls it so")]
 pub(crate) fn time<S: Serializer>(
     time: &Option<SystemTime>,
@@ -19,8 +19,8 @@ pub(crate) fn time<S: Serializer>(
     time.map(date).serialize(serializer)
 }
 
-/// A time in UTC such as `2026-01-31T12:00:00Z`, or a dash: a time before 1970 or after 9999 cannot
-/// be shown.
+/// Formats a time in UTC, such as `2026-01-31T12:00:00Z`. A time before 1970 or after 9999 becomes
+/// a dash.
 pub fn date(time: SystemTime) -> String {
     let mut text = String::new();
     if write!(text, "{}", humantime::format_rfc3339_seconds(time)).is_err() {

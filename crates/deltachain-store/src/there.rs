@@ -1,8 +1,8 @@
-//! Files that may not be there.
+//! Files that may be missing.
 
 use std::io;
 
-/// The value that was found; `None` if nothing is there.
+/// Returns the value, or `None` if the file does not exist.
 pub(crate) fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -1,4 +1,4 @@
-//! A store that fails as told: before or after an operation took effect, by silence, by wrong
+//! A store that fails on demand: before or after an operation takes effect, by silence, by wrong
 //! bytes, for good.
 
 use std::collections::BTreeMap;
@@ -21,23 +21,23 @@ use object_store::{
 /// A fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// An error, and nothing was done.
+    /// An error; the call did nothing.
     FailBefore,
-    /// An error, and yet it was done.
+    /// An error, although the call took effect.
     FailAfter,
-    /// No answer ever, and nothing was done.
+    /// Never an answer; the call did nothing.
     SilentBefore,
-    /// No answer ever, and yet it was done.
+    /// Never an answer, although the call took effect.
     SilentAfter,
     /// S3's answer to put-if-absent while another client writes the object; the call did nothing.
     Conflict,
     /// The body ends in the middle.
     Truncate,
-    /// Nothing of the body comes.
+    /// The body is empty.
     NoBody,
-    /// A bit of the body is another one.
+    /// One bit of the body is flipped.
     Flip,
-    /// The answer comes later than that to other calls.
+    /// The answer comes later than the answers to other calls.
     Delay,
 }
 
@@ -49,7 +49,7 @@ pub enum Operation {
     Put,
     /// Put-if-absent.
     Create,
-    /// A long put begins.
+    /// The start of a multipart upload.
     Begin,
     Part,
     Complete,
@@ -69,7 +69,7 @@ type Plan = Box<dyn Fn(&Call<'_>) -> Option<Fault> + Send + Sync>;
 
 type Hidden = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Says what fails, and knows what did.
+/// Decides which calls fail, and records the faults.
 pub struct Control {
     plan: Mutex<Plan>,
     calls: Mutex<BTreeMap<(Operation, String), u64>>,
@@ -78,9 +78,9 @@ pub struct Control {
     last_write: AtomicU64,
     stopped: AtomicBool,
     hours: AtomicI64,
-    /// By how many hours the clock was wrong when an object was stored.
+    /// Number of hours by which the clock was wrong when each object was stored.
     stamps: Mutex<BTreeMap<String, i64>>,
-    /// The same for objects that were stored by other ways.
+    /// Like `stamps`, for objects that were not stored through this store.
     other_stamps: AtomicI64,
     hidden: Mutex<Hidden>,
 }
@@ -92,7 +92,7 @@ pub struct FaultyStore {
 }
 
 impl FaultyStore {
-    /// A store in which nothing fails yet, and what changes that.
+    /// Wraps a store. Nothing fails until the control says so.
     pub fn new(inner: Arc<dyn ObjectStore>) -> (Arc<Self>, Arc<Control>) {
         let control = Arc::new(Control {
             plan: Mutex::new(Box::new(|_| None)),
@@ -116,8 +116,8 @@ impl FaultyStore {
     }
 }
 
-/// Faults drawn for each call by its own name, so that a seed gives the same faults in any order of
-/// the calls. The rates are per thousand.
+/// Draws the faults of each call from its own name, so that a seed gives the same faults in any
+/// order of the calls. Rates are per thousand.
 pub fn seeded(
     seed: u64,
     rates: Vec<(Fault, u64)>,
@@ -133,7 +133,7 @@ pub fn seeded(
     }
 }
 
-/// A number that seems to be drawn, and follows from the text.
+/// A pseudorandom number that depends only on the text.
 pub fn hash(text: &str) -> u64 {
     blake3::hash(text.as_bytes()).as_bytes()[..8]
         .iter()
@@ -141,20 +141,20 @@ pub fn hash(text: &str) -> u64 {
 }
 
 impl Control {
-    /// From now on, faults come as this says.
+    /// Replaces the plan of faults.
     pub fn plan(&self, plan: impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'static) {
         *self.plan.lock().unwrap() = Box::new(plan);
     }
 
-    /// From now on, after this many more writes every call is refused, as after a crash: only what
-    /// was written stays.
+    /// Refuses every call after this many further writes, as after a crash: only what was written
+    /// stays.
     pub fn stop_after(&self, writes: u64) {
         self.writes.store(0, Ordering::SeqCst);
         self.last_write.store(writes, Ordering::SeqCst);
         self.stopped.store(writes == 0, Ordering::SeqCst);
     }
 
-    /// Nothing fails any more.
+    /// Ends all faults.
     pub fn heal(&self) {
         self.plan(|_| None);
         self.stop_after(u64::MAX);
@@ -167,18 +167,18 @@ impl Control {
             .min(self.last_write.load(Ordering::SeqCst))
     }
 
-    /// From now on, the store's clock is this many hours ahead of ours; the times of stored objects
-    /// show it.
+    /// Sets the store's clock this many hours ahead of ours; the times of objects stored from now
+    /// on show it.
     pub fn set_clock(&self, hours: i64) {
         self.hours.store(hours, Ordering::SeqCst);
     }
 
-    /// Objects that this store did not store show times that are this many hours ahead.
+    /// Sets the times of objects that were not stored through this store this many hours ahead.
     pub fn set_other_stamps(&self, hours: i64) {
         self.other_stamps.store(hours, Ordering::SeqCst);
     }
 
-    /// From now on, lists lack the objects of which this is true. They can still be read by name.
+    /// Hides the objects for which this is true from lists. They can still be read by name.
     pub fn hide(&self, hidden: impl Fn(&str) -> bool + Send + Sync + 'static) {
         *self.hidden.lock().unwrap() = Arc::new(hidden);
     }
@@ -198,7 +198,7 @@ impl Control {
             .unwrap_or_default()
     }
 
-    /// The fault of the next call of this kind, among the faults that can happen to it.
+    /// Draws the fault of the next call of this kind, among the faults that are possible for it.
     fn draw(&self, operation: Operation, path: &Path) -> Option<Fault> {
         let number = {
             let mut calls = self.calls.lock().unwrap();
@@ -236,7 +236,7 @@ impl Control {
         Ok(())
     }
 
-    /// The part of a fault before an operation takes effect.
+    /// Applies the part of a fault that comes before an operation takes effect.
     async fn before(&self, fault: Option<Fault>, path: &Path) -> Result<()> {
         self.alive(path)?;
         match fault {
@@ -254,7 +254,7 @@ impl Control {
         }
     }
 
-    /// An operation that may change what readers see.
+    /// Carries out an operation that may change what readers see.
     async fn write<T>(
         &self,
         operation: Operation,
@@ -263,7 +263,7 @@ impl Control {
     ) -> Result<T> {
         let fault = self.draw(operation, path);
         self.before(fault, path).await?;
-        // A part shows nothing to anybody.
+        // Readers do not see parts.
         if !matches!(operation, Operation::Begin | Operation::Part) {
             let last = self.last_write.load(Ordering::SeqCst);
             if self.writes.fetch_add(1, Ordering::SeqCst) >= last {
@@ -307,8 +307,10 @@ impl Control {
         prefix: Option<&Path>,
         listed: BoxStream<'static, Result<ObjectMeta>>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (control, prefix) = (Arc::clone(self), prefix.cloned().unwrap_or_default());
-        let (shown, hidden) = (Arc::clone(self), Arc::clone(&self.hidden.lock().unwrap()));
+        let control = Arc::clone(self);
+        let prefix = prefix.cloned().unwrap_or_default();
+        let shown = Arc::clone(self);
+        let hidden = Arc::clone(&self.hidden.lock().unwrap());
         let is_shown = move |meta: &Result<ObjectMeta>| {
             meta.as_ref()
                 .map_or(true, |meta| !hidden(meta.location.as_ref()))
@@ -357,11 +359,9 @@ impl ObjectStore for FaultyStore {
         let Some(wrong @ (Fault::Truncate | Fault::NoBody | Fault::Flip)) = fault else {
             return Ok(result);
         };
-        let (meta, range, attributes) = (
-            result.meta.clone(),
-            result.range.clone(),
-            result.attributes.clone(),
-        );
+        let meta = result.meta.clone();
+        let range = result.range.clone();
+        let attributes = result.attributes.clone();
         let extensions = std::mem::take(&mut result.extensions);
         let mut bytes = result.bytes().await?.to_vec();
         let middle = bytes.len() / 2;
@@ -418,9 +418,11 @@ impl ObjectStore for FaultyStore {
         &self,
         paths: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let (inner, control) = (Arc::clone(&self.inner), Arc::clone(&self.control));
+        let inner = Arc::clone(&self.inner);
+        let control = Arc::clone(&self.control);
         let deleted = paths.then(move |path| {
-            let (inner, control) = (Arc::clone(&inner), Arc::clone(&control));
+            let inner = Arc::clone(&inner);
+            let control = Arc::clone(&control);
             async move {
                 let path = path?;
                 control
@@ -464,7 +466,8 @@ struct FaultyUpload {
 #[async_trait]
 impl MultipartUpload for FaultyUpload {
     fn put_part(&mut self, payload: PutPayload) -> UploadPart {
-        let (control, path) = (Arc::clone(&self.control), self.path.clone());
+        let control = Arc::clone(&self.control);
+        let path = self.path.clone();
         let put = self.inner.put_part(payload);
         Box::pin(async move { control.write(Operation::Part, &path, put).await })
     }

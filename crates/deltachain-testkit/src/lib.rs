@@ -1,4 +1,4 @@
-//! Shared by tests of several crates, and used by no published crate.
+//! Test helpers of several crates. No published crate uses them.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Numbers that are the same everywhere.
+//! Random numbers that are the same on every machine.
 
 /// The `SplitMix64` generator.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// A number from 0 to 1, without the latter.
+    /// A number from 0 to 1, excluding 1.
     #[expect(clippy::cast_precision_loss, reason = "53 bits")]
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64

@@ -1,4 +1,4 @@
-//! Proves a chain by the library alone, in memory: every version that has a commit is built by
+//! Verifies a chain with the library alone, in memory: builds every version that has a commit by
 //! every route.
 
 use std::path::Path;
@@ -35,8 +35,8 @@ pub fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
     Ok(state)
 }
 
-/// Checks that the versions of a chain of one shard are without gap and fork and that each route of
-/// each of them leads to the state that the commit names. Gives the states. The files must be short
+/// Checks that the versions of a chain of one shard have no gap and no fork, and that each of their
+/// routes leads to the state that the commit names. Returns the states. The files must be short
 /// enough to be read as documents.
 pub fn prove(store: &Store) -> Vec<MemoryState> {
     let mut states: Vec<MemoryState> = Vec::new();
@@ -84,10 +84,11 @@ fn travel(store: &Store, route: &Route, states: &[MemoryState]) -> MemoryState {
     }
 }
 
-/// Checks that all commits and routes documents say of each of their routes whether it is direct,
-/// and that it is so. Gives how many routes from versions are direct and how many are not.
+/// Checks that all commits and routes documents mark exactly their direct routes. Returns the
+/// number of direct routes from versions, and of other routes from versions.
 pub fn marks(store: &Store) -> (usize, usize) {
-    let (mut direct, mut other) = (0, 0);
+    let mut direct = 0;
+    let mut other = 0;
     for object in store.objects().unwrap() {
         let bytes = store.get(object.name).unwrap().unwrap();
         let limits = Limits::default();
@@ -122,7 +123,7 @@ pub fn marks(store: &Store) -> (usize, usize) {
     (direct, other)
 }
 
-/// The state of the model that a subscriber's directory shows, if it shows one.
+/// The state in a follower's directory, if it has one.
 pub fn shown(directory: &Path) -> Option<MemoryState> {
     let current = directory.join("current");
     current

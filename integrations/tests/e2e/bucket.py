@@ -1,5 +1,5 @@
 """A chain in a bucket of s3s-fs: a trainer that is killed while it publishes, and a server of vLLM
-that goes on.
+that continues.
 
 python bucket.py DIR OUT --s3 PROGRAM"""
 
@@ -25,8 +25,8 @@ CHAIN = "s3://models/run"
 
 
 class Gate:
-    """A way to the bucket, on a free port, in threads that end with the process. Once it is told
-    to, it lets nothing through from the moment when a link begins to be stored."""
+    """A proxy of the bucket, on a free port, in threads that end with the process. After `shuts` is
+    set, it forwards nothing from the first upload of a link on."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -53,12 +53,12 @@ class Gate:
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
-            # One of the two is gone.
+            # One of the two connections is closed.
             pass
 
 
 def train(folder: Path, first: int, last: int) -> None:
-    """The trainer: publishes what it has made."""
+    """The trainer: publishes saved versions."""
     with dc.Publisher(CHAIN, like=folder / "base") as publisher:
         for number in range(first, last + 1):
             print(
@@ -68,7 +68,7 @@ def train(folder: Path, first: int, last: int) -> None:
 
 
 def proof(folder: Path, s3: Path) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     rows: list[list[Any]] = []
     digests = [row["digest"] for row in json.loads((folder / "versions.json").read_text())]
     fresh_of = {number: fresh(folder, number, plain=False) for number in (3, 4)}
@@ -95,8 +95,8 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
             server.update(1, digests[1])
             rows.append(["first version", server.answers() != start, f"version {server.shown()}"])
 
-            # Versions 2 and 3 come; then the trainer is killed while the link of version 4 is on
-            # its way.
+            # Versions 2 and 3 are published. Then the trainer is killed during the upload of
+            # version 4's link.
             trainer(2, 3).communicate()
             gate.shuts = True
             killed = trainer(4, 4)

@@ -1,5 +1,5 @@
-"""Servers of vLLM that `deltachain follow --engine` brings to versions: weights, and adapters.
-`run.py` starts this."""
+"""Servers of vLLM that `deltachain follow --engine` updates: weights, and adapters. `run.py` starts
+this."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Follow:
         return self
 
     def until(self, condition: Callable[[], bool]) -> float:
-        """Seconds until something is so."""
+        """Waits for a condition, and returns the seconds that it took."""
         begin = time.monotonic()
         while not condition():
             if self._process.poll() is not None or time.monotonic() - begin > 120:
@@ -56,7 +56,7 @@ class Follow:
         return time.monotonic() - begin
 
     def kill(self) -> None:
-        """Ends it without a word."""
+        """Kills the process, without a chance to clean up."""
         self._process.kill()
         self._process.wait()
 
@@ -72,7 +72,7 @@ class Follow:
 
 
 def weights(folder: Path) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     rows: list[list[Any]] = []
     chain = folder / "followed"
     copy = folder / "followed-copy"
@@ -99,8 +99,8 @@ def weights(folder: Path) -> list[list[Any]]:
 
 
 def in_place(folder: Path, workers: int) -> list[list[Any]]:
-    """A server that downloads the chain itself and writes in place; the command keeps no model: as
-    `weights`."""
+    """A server that downloads the chain itself and writes in place, so the command keeps no model.
+    Same rows as `weights`."""
     rows: list[list[Any]] = []
     chain, directory = folder / "followed", folder / "followed-names"
     for made in (chain, directory):
@@ -134,7 +134,7 @@ def in_place(folder: Path, workers: int) -> list[list[Any]]:
 
 
 def adapter(folder: Path, number: int) -> Path:
-    """A random adapter of the small model, as PEFT saves it."""
+    """Saves a random adapter of the small model, as PEFT does."""
     saved = folder / f"adapter-{number}"
     saved.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(number)
@@ -162,7 +162,7 @@ def adapter(folder: Path, number: int) -> Path:
 
 
 def adapters(folder: Path) -> list[list[Any]]:
-    """As `weights`."""
+    """Adapters. Same rows as `weights`."""
     rows: list[list[Any]] = []
     chain, copy = folder / "adapters", folder / "adapters-copy"
     for made in (chain, copy):
@@ -188,7 +188,7 @@ def adapters(folder: Path) -> list[list[Any]]:
                 publisher.publish_async(tensors_of(directory)).result()
                 seconds = following.until(lambda version=version: f"tuned@{version}" in names())
                 said.append(server.answers(f"tuned@{version}"))
-                # What the trainer has saved, loaded by hand.
+                # The trainer's adapter, loaded by hand.
                 path = {"lora_name": f"by-hand-{version}", "lora_path": str(directory)}
                 server.ask("POST", "/v1/load_lora_adapter", path)
                 good = (
@@ -215,8 +215,8 @@ def adapters(folder: Path) -> list[list[Any]]:
 
 
 def meanwhile(folder: Path) -> list[list[Any]]:
-    """Adapters that somebody loads into a server that is followed, and a disk that fills beneath
-    it: as `weights`."""
+    """Another client loads adapters into a server that is followed, and the disk under the server's
+    files fills up. Same rows as `weights`."""
     rows: list[list[Any]] = []
     chain, room = folder / "followed", folder / "room"
     shutil.rmtree(chain, ignore_errors=True)
@@ -231,7 +231,7 @@ def meanwhile(folder: Path) -> list[list[Any]]:
             server.ask("POST", "/v1/load_lora_adapter", path)
             fresh_of[number] = [server.answers(), server.answers("tuned")]
     room.mkdir(exist_ok=True)
-    # Two versions, and a link; only root may mount it.
+    # Room for two versions and a link. Only root can mount this.
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(room)], capture_output=True
     )

@@ -1,4 +1,4 @@
-"""An engine of vLLM in this process: what it answers after a fresh start, after updates, and after
+"""An engine of vLLM in this process: its answers after a fresh start, after updates, and after
 updates that fail.
 
 `run.py` starts this, once for each engine. The result is a file of JSON."""
@@ -27,10 +27,11 @@ BACKEND = {"backend": "deltachain"}
 
 
 class Updated:
-    """An engine that started with another model than the chain's, and takes versions of the chain.
+    """An engine that started with a model that is not the chain's, and is updated to versions of
+    the chain.
 
     Args:
-        folder: what `models.py` has made.
+        folder: the folder that `models.py` has made.
         plain: as for `served.engine`.
         settings: more for vLLM.
     """
@@ -43,7 +44,7 @@ class Updated:
         )
 
     def begin(self, mode: str, chain: str = "chain") -> None:
-        """As if it had been started with this configuration."""
+        """Configures the backend as if the engine had started with this configuration."""
         configured = {"chain": str(self.folder / chain), "mode": mode, "timeout": 30.0}
         self.llm.collective_rpc(
             lambda worker: setattr(worker.weight_transfer_engine, "_configured", configured)
@@ -53,7 +54,7 @@ class Updated:
     def update(
         self, number: int, digest: str | None = None, named: str | None = None
     ) -> dict[str, float]:
-        """What a driver does; the seconds that the phases took."""
+        """Makes the calls of a driver, and returns the seconds of the phases."""
         begin = time.monotonic()
         self.llm.start_weight_update()
         digest = digest or self.rows[number]["digest"]
@@ -67,29 +68,30 @@ class Updated:
         return {**times, "pause": whole}
 
     def shows(self) -> list[Any]:
-        """Everything by which two models are told apart."""
+        """Everything that can differ between two models."""
         return [served.answers(self.llm), served.checksums(self.llm)]
 
     def states(self) -> list[Any]:
-        """What each worker says that it holds."""
+        """The state that each worker reports."""
         found = self.llm.collective_rpc("deltachain_state", kwargs={"follower": "", "lease": "0"})
         assert isinstance(found, list)
         return found
 
     def engine(self, change: Callable[[Any], Any]) -> Any:
-        """Does something with the backend itself."""
+        """Applies a function to the backend."""
         (found,) = self.llm.collective_rpc(lambda worker: change(worker.weight_transfer_engine))
         return found
 
 
 def fresh(folder: Path, number: int, plain: bool) -> list[Any]:
-    """A server that starts with what the trainer has saved as this version."""
+    """The answers and checksums of an engine that starts with the version that the trainer
+    saved."""
     llm = served.engine(folder / f"saved-{number}", plain=plain)
     return [served.answers(llm), served.checksums(llm)]
 
 
 def updates(folder: Path, mode: str, numbers: list[int]) -> list[Any]:
-    """Versions one after the other; each with what the engine shows then."""
+    """Updates to versions one after the other, and returns what the engine shows after each."""
     engine = Updated(folder, plain=mode == "sparse")
     engine.begin(mode)
     found = []
@@ -97,7 +99,7 @@ def updates(folder: Path, mode: str, numbers: list[int]) -> list[Any]:
         times = engine.update(number)
         assert engine.llm.get_weight_version() == str(number)
         if mode == "sparse":
-            # The first makes the map, and there are no links back.
+            # The first update makes the map, and there are no links back to older versions.
             expected = "in place" if at and number > numbers[at - 1] else "all tensors"
             assert engine.engine(lambda backend: backend.how) == expected
         found.append([number, [*engine.shows(), times]])
@@ -105,15 +107,15 @@ def updates(folder: Path, mode: str, numbers: list[int]) -> list[Any]:
 
 
 def failures(folder: Path) -> list[list[Any]]:
-    """What has to be refused, with what was said: rows of a name, whether it went as it should, and
-    a text."""
+    """Updates that must be refused, with the errors. Returns rows of a name, whether the check
+    passed, and a text."""
     engine = Updated(folder, plain=True)
     rows: list[list[Any]] = []
 
     def refused(
         name: str, kind: type[Exception], act: Callable[[], object], expected: list[Any]
     ) -> None:
-        """The act raises, and the model afterwards is the one expected."""
+        """Asserts that the act raises, and that the model then has the expected answers."""
         try:
             act()
         except kind as error:
@@ -163,11 +165,11 @@ def failures(folder: Path) -> list[list[Any]]:
 
     refused("a version named, and none received", dc.UsageError, named_without, first)
     assert engine.llm.get_weight_version() == "0"
-    # That session is still open.
+    # The update is still open.
     engine.llm.update_weights({"update_info": {"version": 1, "digest": engine.rows[1]["digest"]}})
     engine.llm.finish_weight_update("1")
 
-    # A chain of which one link is damaged; the rest is good.
+    # A chain with one damaged link.
     damaged = folder / "damaged"
     shutil.rmtree(damaged, ignore_errors=True)
     shutil.copytree(folder / "chain", damaged)
@@ -191,7 +193,7 @@ def failures(folder: Path) -> list[list[Any]]:
         ["the link is good again", engine.shows() == fresh_of(folder, 3), "as a fresh start"]
     )
 
-    # Lanes of which a half has been written: they get their old values back.
+    # An update that fails half way restores the lanes that it has written.
     engine.begin("sparse")
     engine.update(2)
     engine.engine(by_torch)
@@ -214,7 +216,7 @@ def failures(folder: Path) -> list[list[Any]]:
     )
     rows.append(["update after a write that broke", good, "in place, as a fresh start"])
 
-    # A load that breaks in the middle: nothing may be named until all has been loaded.
+    # A load that fails half way: no version may be named until all tensors are loaded.
     def break_loader(backend: Any) -> None:
         whole = backend.model.load_weights
 
@@ -230,7 +232,7 @@ def failures(folder: Path) -> list[list[Any]]:
         engine.begin(mode)
         engine.update(3)
         if mode == "sparse":
-            # As of another chain.
+            # As if the server held a version of another chain.
             engine.engine(lambda backend: backend._forget())
         engine.engine(break_loader)
         try:
@@ -260,7 +262,7 @@ def failures(folder: Path) -> list[list[Any]]:
             ]
         )
 
-    # Weights that somebody else changes, behind the backend.
+    # Weights that other code changes behind the backend.
     def by_path(worker: Any) -> None:
         worker.reload_weights(weights_path=str(folder / "other"))
 
@@ -269,7 +271,7 @@ def failures(folder: Path) -> list[list[Any]]:
             engine.begin(mode)
             engine.update(4)
             engine.llm.collective_rpc(change)
-            # Asked for, or noticed by the update itself.
+            # The worker reports the change when asked, or the update notices it.
             states = [state["state"] for state in engine.states()] if number == 4 else ["other"]
             engine.update(number)
             good = states == ["other"] and engine.shows() == fresh_of(folder, number)
@@ -280,7 +282,7 @@ def failures(folder: Path) -> list[list[Any]]:
     rows += automatic(engine)
     rows += kept_elsewhere(engine)
 
-    # An update that somebody has left open.
+    # An update that another client has left open.
     engine.begin("sparse")
     engine.llm.start_weight_update()
     engine.llm.collective_rpc("deltachain_end_update")
@@ -306,7 +308,7 @@ def failures(folder: Path) -> list[list[Any]]:
 
 
 def automatic(engine: Updated) -> list[list[Any]]:
-    """What mode `auto` chooses: rows as of `failures`."""
+    """The choice of mode `auto`. Same rows as `failures`."""
     folder = engine.folder
 
     def told() -> tuple[str, str]:
@@ -348,7 +350,7 @@ def automatic(engine: Updated) -> list[list[Any]]:
 
 
 def kept_elsewhere(engine: Updated) -> list[list[Any]]:
-    """A copy that another process manages, named by a request: rows as of `failures`."""
+    """A copy that another process manages, named by a request. Same rows as `failures`."""
     copied = engine.folder / "kept"
     shutil.rmtree(copied, ignore_errors=True)
     with dc.Subscriber(engine.folder / "chain", host_copy=copied) as subscriber:
@@ -376,8 +378,8 @@ def kept_elsewhere(engine: Updated) -> list[list[Any]]:
 
 
 def workers(folder: Path) -> list[list[Any]]:
-    """Two workers, of which one fails: rows as of `failures`."""
-    # Each would want processors of its own; functions are sent to them.
+    """Two workers, one of which fails. Same rows as `failures`."""
+    # Otherwise each worker binds processors of its own. Functions are sent to workers as pickles.
     os.environ |= {
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
@@ -402,7 +404,7 @@ def workers(folder: Path) -> list[list[Any]]:
         follower = _native.Follower
 
         class Late(follower):
-            """A follower that cannot download, once."""
+            """A follower whose first download fails."""
 
             def poll(self, *_: object) -> Any:
                 _native.Follower = follower
@@ -434,8 +436,8 @@ def workers(folder: Path) -> list[list[Any]]:
             engine.update(number, digest=digest)
             rows.append([name, False, "it was not refused"])
         except Exception as error:
-            # At once, by the worker that keeps the copy: the other one would say after a while that
-            # it was late.
+            # The worker that manages the copy fails at once. The other worker alone would fail only
+            # after a timeout.
             good = engine.shows() == first and expected in str(error)
             rows.append([name, good, str(error)])
     at_worker_1(late)
@@ -498,15 +500,15 @@ def workers(folder: Path) -> list[list[Any]]:
 
 
 def by_torch(backend: Any) -> None:
-    """From the next version on, torch writes the tensors, as it does on a device."""
+    """Makes torch write the tensors from the next version on, as on a device."""
     _tensor_follower._torch_for = lambda _: _device_memory.DeviceMemory()
-    # The tensors are found again then.
+    # Makes the follower bind the tensors again.
     backend._preparer._subscriber._native._bound = None
 
 
 @contextmanager
 def breaking_writes(good: int) -> Iterator[None]:
-    """After this many writes in place, one fails."""
+    """Makes one write in place fail, after this many."""
     whole, left = _device_memory.Lanes.put, [good]
 
     def put(lanes: Any, values: Any) -> None:
@@ -523,8 +525,8 @@ def breaking_writes(good: int) -> Iterator[None]:
 
 
 def unsupported() -> dict[str, Callable[[Any], object]]:
-    """What servers must not be started with, or not be told. Each is given the backend of one that
-    is good."""
+    """Configurations that a server must refuse at its start or in a request. Each function gets the
+    backend of a good server."""
 
     def again(backend: Any, **changes: Any) -> object:
         config = copy.copy(backend.vllm_config)
@@ -563,12 +565,12 @@ def unsupported() -> dict[str, Callable[[Any], object]]:
 
 
 def fresh_of(folder: Path, number: int) -> list[Any]:
-    """What a fresh start showed: `run.py` has asked one before."""
+    """The answers and checksums of a fresh start, as `run.py` has recorded before."""
     return json.loads((folder / f"fresh-{number}-plain.json").read_text())
 
 
 def link_of(chain: Path, number: int) -> str:
-    """The file of the link that leads to a version, as its commit names it."""
+    """The name of the file with the link to a version, from its commit."""
     commit = json.loads((chain / "commits" / f"{number:020d}.json").read_text())
     names = [path.name for path in (chain / "files").iterdir()]
     (found,) = [name for name in names if name.removesuffix(".dcf") in json.dumps(commit)]

@@ -1,4 +1,4 @@
-"""Maps of real models of vLLM: versions that are written in place equal those that vLLM's own
+"""Maps of real models of vLLM: versions that are written in place equal the ones that vLLM's own
 loader loads from disk, bit for bit, in each worker. `run.py` starts this, once for each model and
 number of workers."""
 
@@ -14,32 +14,32 @@ import deltachain as dc
 import served
 from in_process import Updated
 
-# Models whose loaders cast some tensors, or compute with them, which they do for each version. Some
-# of these tensors change in each.
+# Models whose loaders cast some tensors or compute with them, and have to do so for each version.
+# Some of these tensors change in each version.
 COMPUTED = frozenset({"FalconH1ForCausalLM", "Glm4MoeForCausalLM", "Qwen3NextForCausalLM"})
 
 
 def checksums(engine: Updated) -> list[dict[str, str]]:
-    """Of each tensor, in each worker."""
+    """Checksums of each tensor, in each worker."""
     found = engine.llm.collective_rpc("compute_weight_checksums")
     assert isinstance(found, list)
     return found
 
 
 def mapped(worker: Any) -> list[Any]:
-    """What a worker's backend says of its map."""
+    """Facts about a worker's map."""
     backend = worker.weight_transfer_engine
     found = backend._map
     if found is None:
         return [type(backend.model).__name__, backend.how, 0, 0, 0]
     into = found.into()
-    # Otherwise nothing is compared.
+    # Without mapped parts nothing would be compared.
     parts = sum(len(own) for own in into.values())
     return [type(backend.model).__name__, backend.how, len(into), parts, len(backend._rest)]
 
 
 def addresses(worker: Any) -> list[tuple[str, int]]:
-    """Where a worker's tensors lie."""
+    """The addresses of a worker's tensors."""
     return [(name, tensor.data_ptr()) for name, tensor in worker.weight_transfer_engine._tensors()]
 
 
@@ -51,19 +51,19 @@ def check(worker: Any) -> float:
 
 
 def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text. With packed experts, these layers
-    are loaded."""
+    """Returns rows of a name, whether the check passed, and a text. With packed experts, these
+    layers are loaded."""
     os.environ |= {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
     more: dict[str, Any] = {}
     if workers > 1:
-        # Each would want processors of its own.
+        # Otherwise each worker binds processors of its own.
         os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         more["tensor_parallel_size"] = workers
     engine = Updated(folder, plain=2 if is_packed else 1, **more)
     places = engine.llm.collective_rpc(addresses)
     engine.begin("sparse")
     found, last = {}, len(engine.rows) - 1
-    # One by one, back, for which there are no links, and by several.
+    # One by one, then back, for which there are no links, then several versions at once.
     sequence = [*range(last + 1), 1, last // 2, last]
     rows: list[list[Any]] = []
     for at, number in enumerate(sequence):
@@ -95,7 +95,7 @@ def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
     rows.append(["all memory has the version's sums", None not in checked, ""])
     for number, own in found.items():
         if is_packed:
-            # A reload by vLLM leaves experts unpacked.
+            # A reload of vLLM leaves experts unpacked.
             engine.begin("reload")
             engine.llm.collective_rpc(lambda worker: worker.weight_transfer_engine._forget())
             engine.update(number)
@@ -125,7 +125,8 @@ def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
 
 
 def refusal(folder: Path) -> list[list[Any]]:
-    """A model whose loader copies tensors by itself, which vLLM's reload loses: as `proof`."""
+    """A model whose loader copies tensors itself, which vLLM's reload loses. Same rows as
+    `proof`."""
     engine = Updated(folder, plain=True)
     before, saved = checksums(engine)[0], str(folder / "saved-0")
     engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": saved})
@@ -149,7 +150,7 @@ def refusal(folder: Path) -> list[list[Any]]:
 
 
 def stranded(folder: Path) -> list[list[Any]]:
-    """A model that keeps a view of a parameter, which vLLM packs here: as `proof`."""
+    """A model that keeps a view of a parameter that vLLM packs here. Same rows as `proof`."""
     engine = Updated(folder, plain=False)
     start = engine.shows()
     rows: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""Small random models as checkpoints, and a training loop that publishes what it makes of them."""
+"""Small random models as checkpoints, and a training loop that publishes each step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 
 import deltachain as dc
 
-# For models whose heads are the hidden size, divided: as wide as those of the others.
+# For models that compute the width of heads from the hidden size: makes the heads as wide as in the
+# other models.
 WIDE = {"hidden_size": 128}
 
-# Of each model: its class in transformers, and its sizes.
+# For each model, its class in transformers and its sizes.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     # Embedding and head are tied.
     "qwen3": ("Qwen3", {}),
@@ -35,7 +36,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
-    # Its layers keep a view of a parameter, which vLLM packs on some CPUs.
+    # The layers keep a view of a parameter, which vLLM packs on some CPUs.
     "mamba2": (
         "Mamba2",
         {
@@ -89,10 +90,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3Text", {"layer_types": ["sliding_attention", "full_attention"]}),
     "cohere2": ("Cohere2", {"layer_types": ["sliding_attention", "full_attention"], **WIDE}),
     "qwen2": ("Qwen2", {"tie_word_embeddings": False, **WIDE}),
-    # vLLM loads the next two by modules of transformers. The first is tied.
+    # vLLM loads the next two with modules of transformers. The first is tied.
     "starcoder2": ("Starcoder2", WIDE),
     "gpt-neox": ("GPTNeoX", {"tie_word_embeddings": False, **WIDE}),
-    # Tied. Its projections are transposed.
+    # Tied. The projections are transposed.
     "gpt2": ("GPT2", WIDE),
     # Tied. Loaders of the next two reorder queries, keys and values.
     "bloom": ("Bloom", WIDE),
@@ -110,14 +111,14 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             **WIDE,
         },
     ),
-    # Tied. Its experts are stacked in the checkpoint.
+    # Tied. The experts are stacked in the checkpoint.
     "granitemoe": ("GraniteMoe", {"num_local_experts": 4, "num_experts_per_tok": 2, **WIDE}),
-    # Its experts are fused and transposed in the checkpoint.
+    # The experts are fused and transposed in the checkpoint.
     "llama4": (
         "Llama4Text",
         {"tie_word_embeddings": False, "num_local_experts": 4, "intermediate_size_mlp": 128},
     ),
-    # Its loader casts the gates of experts to F32.
+    # The loader casts the gates of experts to F32.
     "glm4moe": (
         "Glm4Moe",
         {
@@ -130,8 +131,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "num_nextn_predict_layers": 0,
         },
     ),
-    # Its loader computes with `A_log`. Like Mamba 2 it keeps a view of a parameter, which vLLM
-    # packs, but not in F32.
+    # The loader computes with `A_log`. Like Mamba 2, the model keeps a view of a parameter, which
+    # vLLM packs, except in F32.
     "falcon-h1": (
         "FalconH1",
         {
@@ -144,7 +145,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_chunk_size": 32,
         },
     ),
-    # Its loader casts `A_log` to F32. Of its convolutions, vLLM keeps a copy where it packs them.
+    # The loader casts `A_log` to F32. Where vLLM packs convolutions, it also keeps a copy of them.
     "qwen3-next": (
         "Qwen3Next",
         {
@@ -176,7 +177,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-# With it, about 1 % of the large model's elements change in each step.
+# With this step, about 1 % of the large model's elements change.
 LARGE_STEP = 4e-7
 
 SIZES = {
@@ -196,7 +197,7 @@ SIZES = {
 
 
 def make(kind: str, folder: Path, seed: int) -> Any:
-    """A random model, saved in its dtype."""
+    """Makes a random model, and saves it in its dtype."""
     name, changes = KINDS[kind]
     torch.manual_seed(seed)
     own = getattr(transformers, f"{name}Config")
@@ -215,8 +216,7 @@ def make(kind: str, folder: Path, seed: int) -> Any:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Saves a model in bfloat16, or in F32. Like the real one of DeepSeek-V3, with one bias in
-    F32."""
+    """Saves a model in bfloat16 or F32. One bias stays in F32, as in DeepSeek-V3."""
     wide = {
         name: tensor.clone()
         for name, tensor in model.named_buffers()
@@ -230,7 +230,7 @@ def save(model: Any, folder: Path) -> None:
 
 
 def words() -> Any:
-    """A tokenizer for models that speak of nothing: token 7 is the word `w7`."""
+    """A tokenizer for models without a language: token 7 is the word `w7`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     vocabulary = {f"w{number}": number for number in range(SIZES["vocab_size"])}
@@ -242,7 +242,8 @@ def words() -> Any:
 
 
 def with_edges(tensor: torch.Tensor, number: int) -> torch.Tensor:
-    """The same with special bits in every 50th element, others in each version."""
+    """Returns the tensor with special bits in every 50th element, at other places in each
+    version."""
     bits = tensor.clone().view(torch.int16).view(-1)
     own = bits[number::50]
     special = torch.tensor(
@@ -254,15 +255,15 @@ def with_edges(tensor: torch.Tensor, number: int) -> torch.Tensor:
 
 def train(kind: str, folder: Path, versions: int) -> None:
     """Publishes versions of a model to FOLDER/chain, one after each step of training. Each is saved
-    by transformers as well, in FOLDER/saved-N: that is what a server that was updated has to equal.
-    FOLDER/other is another random model of the same shape, for servers to start with.
+    by transformers as well, in FOLDER/saved-N: an updated server has to equal that. FOLDER/other is
+    another random model of the same shape, for servers to start with.
 
-    Masters are in F32, as in real training, and the checkpoint is bfloat16, or F32.
+    Master weights are in F32, as in real training; the checkpoint is bfloat16, or F32.
     """
     make(kind, folder / "other", seed=1)
     model = make(kind, folder / "base", seed=0).float()
-    # The large one is trained by the signs of its gradients, which is what Adam does at first,
-    # without Adam's memory.
+    # The large model is trained by the signs of its gradients: Adam's first step does the same, but
+    # needs more memory.
     optimizer = None if kind == "half" else torch.optim.AdamW(groups(model), lr=5e-6)
     generator = torch.Generator().manual_seed(0)
     rows = []
@@ -288,7 +289,7 @@ def train(kind: str, folder: Path, versions: int) -> None:
                 save_file(tensors, saved / "model.safetensors", metadata={"format": "pt"})
             if kind != "half":
                 words().save_pretrained(saved)
-            # What transformers saves, which has names as checkpoints have them.
+            # The model as transformers saves it, with the names of a checkpoint.
             published = publisher.publish_async(
                 tensors_of(saved), metadata={"step": number}
             ).result()
@@ -305,8 +306,8 @@ def train(kind: str, folder: Path, versions: int) -> None:
 
 
 def groups(model: Any) -> list[dict[str, Any]]:
-    """What an optimizer trains. What loaders compute with is trained faster: it changes in each
-    version, in bfloat16 too."""
+    """The parameter groups of the optimizer. Tensors that loaders compute with are trained faster,
+    so that they change in each version, in bfloat16, too."""
     own: dict[bool, list[Any]] = {False: [], True: []}
     for name, parameter in model.named_parameters():
         own[name.endswith(("A_log", "dt_bias"))].append(parameter)

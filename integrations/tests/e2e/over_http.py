@@ -1,4 +1,4 @@
-"""Servers of vLLM over HTTP, updated as a trainer or a follower does it. `run.py` starts this."""
+"""Servers of vLLM over HTTP, updated as by a trainer or a follower. `run.py` starts this."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server import PROMPTS, Server, fresh
 
 
 def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     rows: list[list[Any]] = []
     fresh_of = {
         number: fresh(folder, number, plain=mode == "sparse", workers=workers) for number in (3, 4)
@@ -50,7 +50,8 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
             ]
         )
 
-        # The same prompts before and after: what was computed with older weights must not be used.
+        # The prompts are the same before and after: cached results of older weights must not be
+        # used.
         seconds = server.update(3, digests[3])
         rows.append(
             [
@@ -69,7 +70,7 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
             good = server.answers() == fresh_of[3] and server.shown() == "3"
             rows.append(["wrong digest", good and "digest" in said, f"{error.code} {said[:200]}"])
 
-        # A request that is being answered waits through the update.
+        # A running request waits during the update, and continues.
         def talk() -> None:
             talked.append(server.complete(PROMPTS[1], tokens=200)[0])
 
@@ -88,7 +89,8 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
         rows.append(
             ["by 1 version", server.answers() == fresh_of[4], f"paused for {seconds:.3f} s"]
         )
-        # Once more the one before: the backend stages the newest while the server serves this one.
+        # Back to the previous version: the backend stages the newest one while the server serves
+        # this one.
         server.update(3, digests[3])
         if mode == "reload":
             wait_for(host, 4)
@@ -109,7 +111,7 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
 
 
 def wait_for(host: Path, number: int) -> None:
-    """Until a version is staged."""
+    """Waits until a version is staged."""
     end = time.monotonic() + 60
     while True:
         held = host / "current" / ".." / "held.json"

@@ -1,8 +1,8 @@
-"""The lines at the beginning of integrations/docs/integrations.md, as they stand there. `run.py`
+"""The commands at the beginning of integrations/docs/integrations.md, as written there. `run.py`
 starts this.
 
-Other are only: what is installed already, the two checkpoints, which are small random ones, and the
-port."""
+The only differences: packages are installed already, the two checkpoints are small random ones, and
+the port is another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from server import Server, fresh
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "integrations.md"
 
-# Seconds for all lines.
+# Maximum seconds for all commands.
 LONGEST = 400
 
 
@@ -33,14 +33,14 @@ def lines() -> list[str]:
 
 
 def proof(folder: Path) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     place, memory = folder / "page", Path("/dev/shm/deltachain-page")
     shutil.rmtree(place, ignore_errors=True)
     shutil.rmtree(memory, ignore_errors=True)
     place.mkdir()
     for step, saved in (("step0", "saved-3"), ("step1", "saved-4")):
         shutil.copytree(folder / saved, place / step)
-        # What `hf download` leaves there.
+        # Files that `hf download` leaves there.
         (place / step / ".cache" / "huggingface").mkdir(parents=True)
         (place / step / ".cache" / "huggingface" / "CACHEDIR.TAG").write_text("Signature")
     install, download, *rest = lines()
@@ -100,7 +100,7 @@ def proof(folder: Path) -> list[list[Any]]:
 
 
 class Running(Server):
-    """A server that runs already."""
+    """A server that is already running."""
 
     def __init__(self, url: str) -> None:
         self.url = url

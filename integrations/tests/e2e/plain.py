@@ -1,13 +1,13 @@
-"""A plugin of vLLM for the checks here, loaded in each of its processes. With `ENGINES_PLAIN=1`,
-weights are kept as the checkpoint has them, as on GPUs: on CPUs, vLLM packs them otherwise. Its
-kernel for experts then reads them in another order than the model means: the answers are of no use,
+"""A plugin of vLLM for the tests in this folder, loaded in each of its processes. With
+`ENGINES_PLAIN=1`, weights are kept as in the checkpoint, as on GPUs; on CPUs, vLLM packs them
+otherwise. The CPU kernel for experts then reads them in a wrong order: the answers are meaningless,
 but equal for equal weights. With `ENGINES_PLAIN=2`, experts are packed."""
 
 import os
 
 
 def register() -> None:
-    """vLLM calls this."""
+    """Applies the settings. vLLM calls this."""
     plain = os.environ.get("ENGINES_PLAIN")
     if plain in ("1", "2"):
         import vllm._custom_ops as ops

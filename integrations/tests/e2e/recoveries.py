@@ -1,6 +1,6 @@
-"""A server of vLLM that `deltachain follow --engine vllm` finds in a state that it has not left it
-in: the follower was killed in the middle, somebody else has changed or paused the server, requests
-are refused. `run.py` starts this."""
+"""A server of vLLM that `deltachain follow --engine vllm` finds in a state that the follower did
+not leave: the follower was killed in the middle, another client has changed or paused the server,
+or requests are refused. `run.py` starts this."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from server import PROMPTS, Running, Server, fresh, refused
 
 
 class Proxy:
-    """Passes bytes on to a server and back, while the block lasts; a connection ends where the
-    server ends it.
+    """Forwards bytes to a server and back, while the block lasts. If the server closes a
+    connection, so does the proxy.
 
     Attributes:
         changed: may change bytes of a request, given its path.
-        answered: called with a path before its answer is passed on.
-        paths: what was asked.
+        answered: called with a path before its answer is forwarded.
+        paths: the paths of the requests.
     """
 
     def __init__(self, server: Running) -> None:
@@ -77,7 +77,7 @@ class Proxy:
         return self
 
     def kills(self, following: Follow, path: str) -> None:
-        """Kills a follower when the server has answered this request."""
+        """Kills a follower once the server has answered this request."""
         is_killed = threading.Event()
 
         def kill(asked: str) -> None:
@@ -101,7 +101,7 @@ class Proxy:
 
 
 def kept(chain: Path) -> str:
-    """A directory at the newest version of a chain."""
+    """Makes a directory at the newest version of a chain, and returns its path."""
     copy = chain.with_name(f"{chain.name}-copy")
     with dc.Subscriber(chain, host_copy=copy) as subscriber:
         subscriber.prepare(timeout=60).apply()
@@ -113,7 +113,8 @@ def name_of(published: dc.reports.PublishReport) -> str:
 
 
 def stranger(folder: Path) -> tuple[Path, dc.reports.PublishReport]:
-    """A chain of a model with tensors of the same names, and other shapes; and its version."""
+    """Publishes a model whose tensors have the same names and other shapes. Returns its chain and
+    version."""
     chain = folder / "other-kind"
     for old in (chain, folder / "other-kind-copy"):
         shutil.rmtree(old, ignore_errors=True)
@@ -125,14 +126,14 @@ def stranger(folder: Path) -> tuple[Path, dc.reports.PublishReport]:
 
 
 class Case:
-    """A chain that servers follow, and what they say that start with its versions: the weights of 4
-    and 3 in turn.
+    """A chain that servers follow, and the answers of servers that started with its versions. These
+    have the weights of 4 and 3 in turn.
 
     Args:
-        folder: of the model.
+        folder: the folder of the model.
         chain: the name of the chain.
-        fresh: by the number of weights.
-        words: of the follower's command.
+        fresh: the answers of fresh servers, by the number of the weights.
+        words: arguments of the follower's command.
     """
 
     def __init__(
@@ -143,12 +144,12 @@ class Case:
         for made in (self.chain, self.copy):
             shutil.rmtree(made, ignore_errors=True)
         self.rows: list[list[Any]] = []
-        # By version, the number of its weights.
+        # The number of the weights of each version.
         self.numbers: list[int] = []
         self.newest = self.publish()
 
     def publish(self) -> dc.reports.PublishReport:
-        """The next version."""
+        """Publishes the next version."""
         self.numbers.append(4 - len(self.numbers) % 2)
         with dc.Publisher(self.chain, like=self.folder / "base", profile="local") as publisher:
             self.newest = publisher.publish(tensors_of(self.folder / f"saved-{self.numbers[-1]}"))
@@ -158,23 +159,25 @@ class Case:
         return Follow(self.chain, self.copy, url, *self.words)
 
     def is_newest(self, server: Any) -> bool:
-        """Whether it serves the newest version, and says so."""
+        """True if the server serves the newest version, and reports it."""
         raise NotImplementedError
 
     def is_right(self, server: Any) -> bool:
-        """Whether it answers like a fresh one."""
+        """True if the server answers like a fresh one."""
         right: bool = server.answers() == self.fresh[self.numbers[-1]]
         return right
 
     def recovers(
         self, name: str, server: Any, following: Follow, asked: Callable[[], bool] = lambda: True
     ) -> None:
-        """It is brought to the newest version, and answers like a fresh one."""
+        """Waits until the server is updated to the newest version, and checks that it answers like
+        a fresh one."""
         seconds = following.until(lambda: asked() and self.is_newest(server))
         self.rows.append([name, self.is_right(server), f"{seconds:.1f} s"])
 
     def unfit(self, server: Any, proxy: Proxy, stranger: Path, paths: set[str]) -> None:
-        """A chain whose versions do not fit: nothing is sent that changes the server (`paths`)."""
+        """Follows a chain whose versions do not fit, and checks that the follower sends no request
+        that changes the server (`paths`)."""
         before, copy = server.answers(), stranger.with_name(f"{stranger.name}-followed")
         shutil.rmtree(copy, ignore_errors=True)
         proxy.paths.clear()
@@ -189,11 +192,11 @@ class Case:
         self.rows.append(["a chain that does not fit is not sent", good, said[:200]])
 
     def kills(self, server: Any, count: int, answer: Callable[[], tuple[str | None, Any]]) -> None:
-        """Followers are killed at random instants, while versions are published and a client asks
-        all the time.
+        """Kills followers at random instants, while versions are published and a client sends
+        requests all the time.
 
-        `answer` gives what the server says to the second prompt, and the version that it names;
-        None across an update.
+        `answer` returns the server's answer to the second prompt, and the version that the server
+        names, or None across an update.
         """
         chance, end = random.Random(0), threading.Event()
         judged = {"of the version named": 0, "across an update": 0, "wrong": 0, "refused": 0}
@@ -221,7 +224,7 @@ class Case:
                 with self.follow(server.url) as following:
                     time.sleep(chance.uniform(0.0, 1.5))
                     following.kill()
-            # A request that waits goes on now.
+            # A waiting request continues now.
             with self.follow(server.url) as following:
                 seconds = following.until(lambda: self.is_newest(server))
                 end.set()
@@ -240,7 +243,7 @@ class Vllm(Case):
     """Servers of vLLM.
 
     Args:
-        folder: of the model.
+        folder: the folder of the model.
         way: how versions get to the server: the follower's copy, a copy of its own, or in place.
     """
 
@@ -258,7 +261,7 @@ class Vllm(Case):
         )
 
     def is_newest(self, server: Server) -> bool:
-        # Asked by nobody, for no time.
+        # The query has no follower name and takes no lease.
         (state,) = server.call("deltachain_state", follower="", lease="0")
         is_paused = server.ask("GET", "/is_paused")["is_paused"]
         return (state["digest"], server.named(), is_paused) == (
@@ -269,7 +272,7 @@ class Vllm(Case):
 
 
 def killed(case: Vllm, server: Server, proxy: Proxy) -> None:
-    """Between two requests."""
+    """The follower is killed between two requests."""
     for path in (
         "/pause?mode=keep",
         "/start_weight_update",
@@ -281,7 +284,7 @@ def killed(case: Vllm, server: Server, proxy: Proxy) -> None:
         with case.follow(proxy.url) as following:
             proxy.kills(following, path)
         said = server.named()
-        # The lease of a follower with this directory is its own.
+        # A follower with the same directory owns the lease of the killed one.
         with case.follow(server.url) as following:
             case.recovers(f"killed after {path}", server, following)
         case.rows[-1][2] += f"; meanwhile it said {said}"
@@ -292,7 +295,7 @@ def killed(case: Vllm, server: Server, proxy: Proxy) -> None:
 
 
 def changed(case: Vllm, server: Server, following: Follow) -> None:
-    """By somebody else, while it is followed."""
+    """Another client changes the server while it is followed."""
     server.call("reload_weights", weights_path=str(case.folder / "other"))
     case.recovers("reloaded behind the backend", server, following)
     server.ask("POST", "/pause?mode=keep")
@@ -302,7 +305,7 @@ def changed(case: Vllm, server: Server, following: Follow) -> None:
 
 
 def proof(folder: Path, way: str) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     case = Vllm(folder, way)
     with case.begin() as server, Proxy(server) as proxy:
         with case.follow(server.url) as following:
@@ -317,7 +320,8 @@ def proof(folder: Path, way: str) -> list[list[Any]]:
                 refusals(case, server, proxy, following)
         server.end(signal.SIGKILL)
     if case.is_own:
-        # The newest version is there before the port is open, and nobody publishes another one.
+        # The server loads the newest version before it opens its port, and no other version is
+        # published.
         with (
             case.begin(start="newest", timeout=120.0) as server,
             case.follow(server.url) as following,
@@ -333,7 +337,7 @@ def proof(folder: Path, way: str) -> list[list[Any]]:
 
 
 def kills(folder: Path, way: str, count: int) -> list[list[Any]]:
-    """Followers killed at random instants: as `proof`."""
+    """Followers that are killed at random instants. Same rows as `proof`."""
     case = Vllm(folder, way)
     with case.begin() as server:
 
@@ -346,8 +350,8 @@ def kills(folder: Path, way: str, count: int) -> list[list[Any]]:
 
 
 def by_hand(case: Vllm, server: Server) -> None:
-    """Somebody else updates it, while nobody follows: another model of the same number, and weights
-    that do not fit."""
+    """Another client updates the server while no follower runs: to another model with the same
+    number, and to weights that do not fit."""
     folder, rows, before = case.folder, case.rows, case.newest
     other, (unfit, theirs) = folder / "other-chain", stranger(folder)
     for made in (other, folder / "other-chain-copy"):
@@ -381,7 +385,7 @@ def by_hand(case: Vllm, server: Server) -> None:
 
 
 def refusals(case: Vllm, server: Server, proxy: Proxy, following: Follow) -> None:
-    """What the server refuses, and what the follower makes of it."""
+    """Updates that the server refuses, and the reports of the follower."""
     rows, second = case.rows, case.folder / "second-copy"
     shutil.rmtree(second, ignore_errors=True)
     server.ask("POST", "/start_weight_update", {})
@@ -406,8 +410,8 @@ def refusals(case: Vllm, server: Server, proxy: Proxy, following: Follow) -> Non
     good = ran.returncode == 1 and str(case.copy) in said and case.is_right(server)
     rows.append(["a second follower", good, said[-300:]])
 
-    # The real server refuses an update, and ends that connection; each time it goes on with what it
-    # has.
+    # A real server refuses an update and closes that connection. Each time it resumes with the
+    # version that it holds.
     def change(path: str, data: bytes) -> bytes:
         if path == "/update_weights" and proxy.paths.count(path) <= 5:
             return re.sub(b'"digest":"[0-9a-f]{64}"', b'"digest":"' + b"0" * 64 + b'"', data)

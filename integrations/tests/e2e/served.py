@@ -1,4 +1,4 @@
-"""What an engine of vLLM in this process answers, for the programs beside this file."""
+"""An engine of vLLM in this process, and its answers, for the other programs of this folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-# Before vLLM is imported.
+# Set before vLLM is imported.
 os.environ.update(
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_CPU_KVCACHE_SPACE="1",
@@ -20,7 +20,7 @@ TOKENS = 12
 
 
 def engine(model: object, *, plain: int = False, **settings: Any) -> Any:
-    """An engine that computes in the model's dtype. For `plain`, see `plain.py`."""
+    """Starts an engine that computes in the model's dtype. For `plain`, see `plain.py`."""
     os.environ["ENGINES_PLAIN"] = str(int(plain))
     import vllm
 
@@ -38,7 +38,7 @@ def engine(model: object, *, plain: int = False, **settings: Any) -> Any:
 
 
 def answers(llm: Any, tokens: int = TOKENS) -> list[Any]:
-    """Greedy tokens of each prompt, and the log probability of each, exactly."""
+    """Greedy tokens of each prompt, with the exact log probability of each token."""
     import vllm
 
     asked = vllm.SamplingParams(
@@ -57,7 +57,7 @@ def answers(llm: Any, tokens: int = TOKENS) -> list[Any]:
 
 
 def checksums(llm: Any) -> dict[str, str]:
-    """Of each tensor that the engine holds."""
+    """Checksums of all tensors of the engine."""
     found: dict[str, str] = {}
     for row in llm.collective_rpc("compute_weight_checksums"):
         found |= row

@@ -1,4 +1,4 @@
-"""Servers of vLLM and SGLang over HTTP, asked as a trainer or a follower asks them."""
+"""Servers of vLLM and SGLang over HTTP, with the requests of a trainer or a follower."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-# Longer than a block of the prefix cache (128 tokens on CPUs), so that there is something to keep.
+# Longer than a block of the prefix cache (128 tokens on CPUs), so that the server caches something.
 PROMPTS = [[2 + 7 * number % 500 for number in range(180)], [5, 6, 7, 8]]
 
 
@@ -24,8 +24,8 @@ class Running:
     """A server that runs while the block lasts.
 
     Args:
-        log: a file for what it says.
-        command, environment: what runs it; `{port}` stands for its port.
+        log: the file for its output.
+        command, environment: the command with its environment; `{port}` stands for the port.
     """
 
     def __init__(self, log: Path, command: list[str], environment: dict[str, str]) -> None:
@@ -50,7 +50,7 @@ class Running:
                 self.ask("GET", "/health")
                 return self
             except OSError:
-                # It takes half a minute.
+                # The start takes half a minute.
                 time.sleep(0.5)
 
     def __exit__(
@@ -62,7 +62,7 @@ class Running:
         self.end(signal.SIGTERM)
 
     def end(self, how: signal.Signals) -> None:
-        """Ends all its processes."""
+        """Ends all processes of the server."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, how)
         try:
@@ -72,7 +72,8 @@ class Running:
             self._process.wait()
 
     def ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """What it answers; urllib.error.HTTPError if it refuses."""
+        """Sends a request, and returns the answer. Raises urllib.error.HTTPError if the server
+        refuses."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.url + path, data=data, method=method, headers={"Content-Type": "application/json"}
@@ -86,16 +87,16 @@ class Running:
 
 
 class Server(Running):
-    """One of vLLM.
+    """A server of vLLM.
 
     Args:
-        model: what it starts with.
-        log: a file for what it says.
+        model: the model that it starts with.
+        log: the file for its output.
         configuration: the backend's settings in the server's configuration.
         plain: see `plain.py`.
         workers: processes among which the model is divided.
-        surroundings: more variables of its environment.
-        words: more words of its command.
+        surroundings: further environment variables.
+        words: further arguments of its command.
     """
 
     def __init__(
@@ -147,12 +148,12 @@ class Server(Running):
             **(surroundings or {}),
         }
         if workers > 1:
-            # Otherwise each worker wants processors of its own.
+            # Otherwise each worker binds processors of its own.
             environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         super().__init__(log, command, environment)
 
     def complete(self, prompt: list[int], tokens: int = 12, model: str = "it") -> list[Any]:
-        """Greedy tokens, and the log probability of each."""
+        """Greedy tokens, and the log probability of each token."""
         body = {
             "model": model,
             "prompt": prompt,
@@ -164,30 +165,30 @@ class Server(Running):
         return [choice["text"], choice["logprobs"]["token_logprobs"]]
 
     def answers(self, model: str = "it") -> list[Any]:
-        """What it says to each prompt, one after the other."""
+        """The answers to the prompts, one request after the other."""
         return [self.complete(prompt, model=model) for prompt in PROMPTS]
 
     def shown(self) -> str:
-        """The number of the version that it says it has, or another text."""
+        """The number of the version that the server reports, or another text."""
         return self.named().partition("@")[0]
 
     def named(self) -> str:
-        """What it says that it has."""
+        """The name of the version that the server reports."""
         return str(self.ask("GET", "/weight_info")["weight_version"])
 
     def call(self, method: str, **words: str) -> list[Any]:
-        """Calls a method of its workers; what each of them gives."""
+        """Calls a method of the server's workers, and returns the result of each."""
         found = self.ask("POST", "/collective_rpc", {"method": method, "kwargs": words})["results"]
         assert isinstance(found, list)
         return found
 
     def begin(self, **settings: Any) -> None:
-        """Gives settings by a request."""
+        """Sends settings by a request."""
         self.ask("POST", "/init_weight_transfer_engine", {"init_info": settings})
 
     def update(self, number: int, digest: str, pause: str = "/pause?mode=keep") -> float:
-        """All that a driver asks; the seconds between pause and resume. What it refuses leaves it
-        paused."""
+        """Sends all requests of an update, and returns the seconds between pause and resume. If the
+        server refuses, it stays paused."""
         begin = time.monotonic()
         self.ask("POST", pause)
         self.ask("POST", "/start_weight_update", {})
@@ -198,13 +199,13 @@ class Server(Running):
 
 
 class Sglang(Running):
-    """One of SGLang, whose kernels are torch's.
+    """A server of SGLang, with the kernels of torch.
 
     Args:
-        model: what it starts with.
-        log: a file for what it says.
-        words: more words of its command.
-        chain: what its own process downloads, if any.
+        model: the model that it starts with.
+        log: the file for its output.
+        words: further arguments of its command.
+        chain: the chain that the server itself downloads, or None.
     """
 
     def __init__(self, model: Path, log: Path, *words: str, chain: Path | None = None) -> None:
@@ -234,7 +235,7 @@ class Sglang(Running):
         super().__init__(log, command, environment)
 
     def generate(self, prompt: list[int], tokens: int = 12) -> dict[str, Any]:
-        """Greedy tokens, with what belongs to them."""
+        """Greedy tokens, with their metadata."""
         sampling = {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
         return self.ask(
             "POST",
@@ -243,22 +244,22 @@ class Sglang(Running):
         )
 
     def answers(self) -> list[Any]:
-        """What it says to each prompt, one after the other: tokens and log probabilities, without
-        its cache."""
+        """The answers to the prompts, one request after the other: tokens and log probabilities,
+        without the cache."""
         found = []
         for prompt in PROMPTS:
-            # A request that has just ended may not have left yet.
+            # The server may not have dropped the request that has just ended.
             self.ask("POST", "/flush_cache?timeout=30")
             found.append(self.generate(prompt)["meta_info"]["output_token_logprobs"])
         return found
 
     def named(self) -> str:
-        """What it says that it has."""
+        """The name of the version that the server reports."""
         return str(self.ask("GET", "/model_info")["weight_version"])
 
 
 def refused(act: Callable[[], object]) -> str:
-    """What a server says that refuses this; nothing if it does not."""
+    """The text of the server's refusal; empty if it does not refuse."""
     try:
         act()
     except urllib.error.HTTPError as error:
@@ -267,8 +268,8 @@ def refused(act: Callable[[], object]) -> str:
 
 
 def fresh(folder: Path, number: int, *, plain: bool, workers: int = 1) -> list[Any]:
-    """What a server says that starts with what the trainer has saved as this version. It is asked
-    once, and what it said is kept in FOLDER."""
+    """The answers of a server that starts with the version that the trainer saved. They are
+    computed once, and kept in FOLDER."""
     kept = folder / f"fresh-http-{number}-{'plain' if plain else 'packed'}-{workers}.json"
     if not kept.is_file():
         with Server(

@@ -1,6 +1,7 @@
-"""Maps of real models of SGLang: versions that are written in place equal what SGLang's own loader
-makes of what the trainer has saved, by each tensor of each module, in each worker. `run.py` starts
-this, once for each model and number of workers; it starts itself for each worker."""
+"""Maps of real models of SGLang: versions that are written in place equal the models that SGLang's
+own loader loads from the trainer's files, by each tensor of each module, in each worker. `run.py`
+starts this, once for each model and number of workers; this program starts itself for each
+worker."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ class Worker:
     """A worker's models, without a scheduler.
 
     Args:
-        folder: what `models.py` has made.
+        folder: the folder that `models.py` has made.
         rank, size: which worker, and how many there are.
-        meeting: a file where they meet.
+        meeting: the file through which they find each other.
     """
 
     def __init__(self, folder: Path, rank: int, size: int, meeting: Path) -> None:
@@ -36,7 +37,7 @@ class Worker:
 
         self.folder = folder
         path = str(folder / "other")
-        # The attention is torch's, and no request comes.
+        # Attention by torch, since there are no requests.
         more: dict[str, Any] = {"attention_backend": "torch_native", "disable_cuda_graph": True}
         self.arguments = ServerArgs(model_path=path, device="cpu", tp_size=size, **more)
         publish(self.arguments, role="weight_cache_daemon", ranks=SpawnRanks(rank, gpu_id=0))
@@ -57,7 +58,8 @@ class Worker:
         self.follower = SglangWorker(manager)
 
     def load(self, path: Path) -> tuple[Any, Any]:
-        """A model as a server has it that starts with this, and its configuration."""
+        """Loads a model as a server does that starts with this path. Returns it with its
+        configuration."""
         from sglang.srt.configs.device_config import DeviceConfig
         from sglang.srt.configs.load_config import LoadConfig
         from sglang.srt.configs.model_config import ModelConfig
@@ -70,14 +72,15 @@ class Worker:
         ), config
 
     def update(self, number: int, digest: str) -> str:
-        """What was loaded."""
+        """Updates to a version, and returns what was loaded."""
         self.follower._receive(number, digest, None)
         self.follower._preparer.go_on()
         return self.follower.how
 
 
 def tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """All of a model: parameters, buffers, and what modules keep besides, also in lists."""
+    """All tensors of a model: parameters, buffers, and other attributes of modules, also in
+    lists."""
     for place, module in model.named_modules():
         own = {**vars(module), **module._parameters, **module._buffers}
         for name, value in own.items():
@@ -87,7 +90,7 @@ def tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def bits(model: Any) -> dict[str, bytes]:
-    """The same, by their bits."""
+    """The bytes of all tensors of a model."""
     return {
         name: one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         for name, one in tensors(model)
@@ -95,14 +98,14 @@ def bits(model: Any) -> dict[str, bytes]:
 
 
 def proof(folder: Path, rank: int, size: int, meeting: Path) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     worker = Worker(folder, rank, size, meeting)
     versions = json.loads((folder / "versions.json").read_text())
     fresh = [bits(worker.load(folder / f"saved-{number}")[0]) for number in range(len(versions))]
     places = {name: one.data_ptr() for name, one in tensors(worker.model)}
     rows: list[list[Any]] = []
     last = len(versions) - 1
-    # One by one, back, for which there are no links, and by several.
+    # One by one, then back, for which there are no links, then several versions at once.
     sequence = [*range(last + 1), 1, last]
     for at, number in enumerate(sequence):
         how = worker.update(number, versions[number]["digest"])
@@ -146,7 +149,7 @@ def main() -> None:
         return
     meeting.unlink(missing_ok=True)
     stubs = str(Path(__file__).resolve().parent / "stubs")
-    # The library that it would find is for GPUs.
+    # SGLang would find a library for GPUs.
     more = {
         "PYTHONPATH": stubs,
         "SGLANG_USE_CPU_ENGINE": "1",
@@ -175,7 +178,7 @@ def main() -> None:
     of = [
         json.loads(given.out.with_suffix(f".{rank}").read_text()) for rank in range(given.workers)
     ]
-    # Of all workers.
+    # Joins the rows of all workers.
     rows = [[one[0][0], all(good for _, good, _ in one), one[0][2]] for one in zip(*of)]
     given.out.write_text(json.dumps(rows))
 

@@ -1,5 +1,5 @@
-"""A real server of SGLang that `deltachain follow --engine sglang` brings to versions, also when
-the follower is killed and when others change or pause the server. `run.py` starts this."""
+"""A real server of SGLang that `deltachain follow --engine sglang` updates, also after the follower
+is killed and when other clients change or pause the server. `run.py` starts this."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class OfSglang(Case):
     """Servers of SGLang.
 
     Args:
-        folder: of the model.
-        is_own: whether its process downloads the chain, and writes in place.
+        folder: the folder of the model.
+        is_own: whether the server's process downloads the chain, and writes in place.
     """
 
     def __init__(self, folder: Path, is_own: bool) -> None:
@@ -45,7 +45,7 @@ class OfSglang(Case):
 
 
 def is_running(server: Sglang) -> bool:
-    """Whether it makes tokens."""
+    """True if the server generates tokens."""
     try:
         server.ask("GET", "/health_generate")
     except OSError:
@@ -54,7 +54,7 @@ def is_running(server: Sglang) -> bool:
 
 
 def killed(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
-    """Between two requests."""
+    """The follower is killed between two requests."""
     for path in ("/pause_generation", case.update, "/continue_generation"):
         case.publish()
         with case.follow(proxy.url) as following:
@@ -66,7 +66,7 @@ def killed(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
 
 
 def changed(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
-    """By somebody else, while it is followed."""
+    """Another client changes the server while it is followed."""
     with case.follow(proxy.url) as following:
         following.until(lambda: "/model_info" in proxy.paths)
         other = {"model_path": str(case.folder / "other"), "flush_cache": True}
@@ -83,7 +83,7 @@ def changed(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
 
 
 def proof(folder: Path, is_own: bool) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     case = OfSglang(folder, is_own)
     with case.begin() as server, Proxy(server) as proxy:
         with case.follow(server.url) as following:
@@ -100,9 +100,9 @@ def proof(folder: Path, is_own: bool) -> list[list[Any]]:
 
 
 def kills(folder: Path, is_own: bool, count: int) -> list[list[Any]]:
-    """Followers killed at random instants: as `proof`."""
+    """Followers that are killed at random instants. Same rows as `proof`."""
     case = OfSglang(folder, is_own)
-    # Without a cache of prefixes, since numbers depend on how many tokens are computed at once.
+    # Without the prefix cache, since results depend on how many tokens are computed at once.
     with case.begin("--disable-radix-cache") as server:
 
         def answer() -> tuple[str | None, Any]:
@@ -121,7 +121,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument(
-        "--own", action="store_true", help="its process downloads the chain, and writes in place"
+        "--own",
+        action="store_true",
+        help="the server itself downloads the chain, and writes in place",
     )
     parser.add_argument("--kills", type=int, default=0)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Servers of vLLM that start with the newest version, and what requests cannot make them do.
+"""Servers of vLLM that start with the newest version, and requests that must have no effect.
 `run.py` starts this."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Trap:
 
 
 def states(server: Server) -> set[tuple[Any, ...]]:
-    """What its workers hold."""
+    """The states that the server's workers report."""
     return {
         (state["version"], state["digest"])
         for state in server.call("deltachain_state", follower="", lease="0")
@@ -49,7 +49,7 @@ def states(server: Server) -> set[tuple[Any, ...]]:
 
 
 def proof(folder: Path, workers: int) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     rows: list[list[Any]] = []
     chain, log = folder / "started", folder / "server.log"
     shutil.rmtree(chain, ignore_errors=True)
@@ -63,13 +63,13 @@ def proof(folder: Path, workers: int) -> list[list[Any]]:
         configuration = {"chain": str(chain), "start": "newest", "timeout": 120.0, **more}
         return Server(folder / "other", log, configuration, plain=False, workers=workers)
 
-    # The chain is made while the server waits for it.
+    # The chain is created while the server waits for it.
     found: list[dc.reports.PublishReport] = []
     server = begin()
     timer = threading.Timer(20, lambda: found.append(publish(3)))
     timer.start()
     with server, Trap() as trap:
-        # The first answer after /health is 200.
+        # The answer to the first request after /health is 200.
         good = server.answers() == fresh_of[3] and states(server) == {(0, found[0].digest)}
         rows.append(
             [
@@ -106,7 +106,7 @@ def proof(folder: Path, workers: int) -> list[list[Any]]:
 
 
 def late(folder: Path) -> list[list[Any]]:
-    """A server for which no version comes."""
+    """A server that waits for a version in vain."""
     shutil.rmtree(folder / "empty", ignore_errors=True)
     configuration = {"chain": str(folder / "empty"), "start": "newest", "timeout": 1.0}
     try:
@@ -124,14 +124,14 @@ def late(folder: Path) -> list[list[Any]]:
 
 
 def without_credentials(folder: Path, s3: Path) -> list[list[Any]]:
-    """A chain in a bucket, of which only the follower knows how to reach it."""
+    """A chain in a bucket for which only the follower has credentials."""
     rows: list[list[Any]] = []
     copy = folder / "bucket-copy"
     shutil.rmtree(copy, ignore_errors=True)
     fresh_of = {number: fresh(folder, number, plain=False) for number in (3, 4)}
     with Store(s3, folder / "buckets") as store:
         there = surroundings(store.port)
-        # The server is started without them.
+        # The server starts without the credentials.
         configuration = {"host_copy": str(copy), "start": "newest", "timeout": 120.0}
         server = Server(folder / "other", folder / "server.log", configuration, plain=False)
         os.environ.update(there)

@@ -1,4 +1,4 @@
-"""A bucket of s3s-fs on this machine, for the programs beside this file."""
+"""A bucket of s3s-fs on this machine, for the other programs of this folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Store:
 
     Args:
         program: the server of the crate s3s-fs, which `run.py` builds.
-        folder: where the objects lie; what was there is removed.
+        folder: the folder of the objects; its old content is removed.
     """
 
     def __init__(self, program: Path, folder: Path) -> None:
@@ -54,7 +54,8 @@ class Store:
 
 
 def surroundings(port: int) -> dict[str, str]:
-    """The variables with which the bucket is found: there, or behind a proxy."""
+    """The environment variables with which a client finds the bucket, directly or behind a
+    proxy."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_REGION": "us-east-1",

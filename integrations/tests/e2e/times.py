@@ -1,6 +1,6 @@
-"""How long updates take with a model of about half a billion parameters, part by part, and how much
-memory, beside a copy of its memory and reloads of the whole model in the same run. `run.py` starts
-this."""
+"""Measures how long updates of a model of about half a billion parameters take, part by part, and
+how much memory, compared with a copy of its memory and reloads of the whole model in the same run.
+`run.py` starts this."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models import tensors_of
 
 
 def forget(folder: Path) -> None:
-    """Drops the files of a model from the system's cache, so that they are read from the disk."""
+    """Drops the files of a model from the page cache, so that they are read from disk."""
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -27,27 +27,26 @@ def forget(folder: Path) -> None:
 
 
 def reset_peak() -> int:
-    """Bytes of memory of this process, from where its peak is counted anew."""
+    """Resets the peak of this process's memory, and returns its current bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return memory("VmRSS")
 
 
 def memory(name: str) -> int:
-    """Bytes, as the system counts them."""
+    """A value of this process's status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (found,) = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
     return int(found) * 1024
 
 
 def in_shared_memory() -> int:
-    """Bytes in /dev/shm."""
+    """Number of bytes in /dev/shm."""
     found = os.statvfs("/dev/shm")
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
 def memcpy(folder: Path) -> tuple[float, int]:
-    """Seconds of a copy of all tensors to memory that is there already, the best of five; and their
-    bytes."""
+    """Seconds to copy all tensors to allocated memory, the best of five, and their bytes."""
     weights = list(tensors_of(folder).values())
     copies = [torch.empty_like(weight).copy_(weight) for weight in weights]
     best = float("inf")
@@ -60,8 +59,8 @@ def memcpy(folder: Path) -> tuple[float, int]:
 
 
 class Live:
-    """A chain in which the versions of another one appear, one after the other: no trainer shares
-    the processors."""
+    """A chain in which the versions of another chain appear one after the other, so that no trainer
+    uses the processors."""
 
     def __init__(self, whole: Path, place: Path) -> None:
         self.whole, self.place = whole, place
@@ -70,7 +69,7 @@ class Live:
         (place / "commits").mkdir()
 
     def publish(self, number: int) -> None:
-        """Its last step: the commit appears."""
+        """Does the last step of a publish: adds the commit."""
         name = f"{number:020d}.json"
         made = self.place / name
         shutil.copy(self.whole / "commits" / name, made)
@@ -95,11 +94,11 @@ def main() -> None:
         chain.publish(number)
         if number == 0:
             engine.begin(given.mode, "live")
-        # The engine serves meanwhile.
+        # The engine serves while the version is prepared.
         while engine.engine(lambda backend: backend._preparer.ready) != number:
             time.sleep(0.01)
         staged = time.monotonic() - begin
-        # As clients do before the pause: it reads all weights.
+        # Clients do this before the pause: it reads all weights.
         engine.states()
         times = engine.update(number, digest=row["digest"])
         served.answers(engine.llm, tokens=1)
@@ -118,7 +117,7 @@ def main() -> None:
         rows.append([f"{number}, {row['changed'] / row['elements']:.1%} changed", *parts])
     lines = []
     for number, parts in enumerate(rows):
-        # Afterwards, since the backend then loads all tensors.
+        # Measured last, since the backend loads all tensors after a reload.
         forget(folder / f"saved-{number}")
         for _ in range(2):
             begin = time.monotonic()

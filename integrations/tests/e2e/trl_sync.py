@@ -1,6 +1,5 @@
-"""AsyncGRPOTrainer of TRL, which brings a real server of vLLM to its weights with each sync.
-`run.py` starts this, in the environment of the trainers; `ENGINES_PYTHON` names the one that has
-vLLM."""
+"""AsyncGRPOTrainer of TRL, which updates a real server of vLLM with each sync. `run.py` starts
+this, in the environment of the trainers; `ENGINES_PYTHON` names the Python that has vLLM."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ from small_model import write_checkpoint
 
 
 def proof(folder: Path) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     shutil.rmtree(folder, ignore_errors=True)
     base = write_checkpoint(
         folder / "base", vocab_size=512, head_dim=32, max_position_embeddings=512
     )
-    # It asks for the GPU's name, to know how fast it is.
+    # The trainer reads the GPU's name to estimate its speed.
     torch.cuda.get_device_name = lambda *_: "no GPU"  # type: ignore[assignment]
     answers = []
     with Server(

@@ -1,8 +1,8 @@
-"""What upstream/vllm has for vLLM's tree, with vLLM: its tests, its example with a real server, and
-a trainer's engine that updates this server, by either kind of client. `run.py` starts this.
+"""The files of upstream/vllm, with the real vLLM: their tests, their example with a real server,
+and a trainer's engine that updates this server, with either kind of client. `run.py` starts this.
 
 vLLM itself is not changed: a directory before it on the path has links to all its files, and the
-new ones."""
+new files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ UPSTREAM = Path(__file__).resolve().parents[2] / "upstream" / "vllm"
 
 
 def overlay(folder: Path) -> None:
-    """Makes FOLDER/vllm of the installed vLLM and what is new."""
+    """Makes FOLDER/vllm from the installed vLLM and the new files."""
     spec = find_spec("vllm")
     assert spec is not None and spec.origin is not None
     source, made = Path(spec.origin).parent, folder / "vllm"
-    # Only the directories on the way to the new files are real ones.
+    # Only the directories on the path to the new files are real; the rest are links.
     for part in ("", "distributed", "distributed/weight_transfer"):
         (made / part).mkdir(parents=True)
         for one in (source / part).iterdir():
@@ -49,7 +49,7 @@ def overlay(folder: Path) -> None:
 
 
 def tests(folder: Path) -> list[list[Any]]:
-    """A row for each of its tests: a name, whether it has passed, and a text."""
+    """A row for each test of upstream/vllm: a name, whether it has passed, and a text."""
     report = folder / "tests.xml"
     words = [
         "-m",
@@ -82,7 +82,7 @@ def tests(folder: Path) -> list[list[Any]]:
 
 
 def example(base: Path, folder: Path, server: Server) -> list[list[Any]]:
-    """The example, as its first lines start it."""
+    """Runs the example as its first lines say."""
     words = [
         str(UPSTREAM / "examples" / "rl" / "rlhf_deltachain.py"),
         str(base),
@@ -98,7 +98,7 @@ class Rows:
     """A trainer's engine and a server of vLLM, step by step.
 
     Args:
-        folder: what `models.py` has made.
+        folder: the folder that `models.py` has made.
         chain: the chain in the server's configuration.
         server: the server.
     """
@@ -116,8 +116,8 @@ class Rows:
         return WeightTransferTrainerFactory.trainer_init(info, client=client)
 
     def row(self, name: str, number: int, published: dc.reports.PublishReport) -> None:
-        """The server has this version, and answers as one that was started with what the trainer
-        has saved."""
+        """Checks that the server has this version, and answers like one that started with the model
+        that the trainer saved."""
         says, answers = self.server.named(), self.server.answers()
         good = says == f"{published.version}@{published.digest[:12]}"
         good = good and answers == fresh(self.folder, number, plain=False)
@@ -131,7 +131,8 @@ class Rows:
         call: Callable[[], Any],
         text: str,
     ) -> None:
-        """The call fails with this text, and the server serves what it had."""
+        """Checks that the call fails with this text, and that the server serves its previous
+        version."""
         try:
             call()
             self.rows.append([name, False, "it was not refused"])
@@ -142,7 +143,7 @@ class Rows:
 
 
 def vllms_client(made: Rows) -> None:
-    """vLLM's own client, whose caller pauses and resumes the server."""
+    """vLLM's own client, with a caller that pauses and resumes the server."""
     from vllm.distributed.weight_transfer import HTTPVLLMWeightSyncClient
 
     server, client = made.server, HTTPVLLMWeightSyncClient(made.server.url, timeout=120)
@@ -191,7 +192,7 @@ def own_client(made: Rows) -> None:
         made.refused("another trainer with vLLM's client", 2, last, trainer.update_servers, "500")
         trainer.shutdown()
         engine.shutdown()
-        # As a trainer leaves it that is killed.
+        # A killed trainer leaves the update open like this.
         client.start_weight_update()
     with DeltachainWeightSyncClient([server.url], timeout=120) as client:
         engine = made.engine(client)
@@ -212,7 +213,7 @@ def own_client(made: Rows) -> None:
 
 
 def proof(folder: Path, work: Path) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text."""
+    """Returns rows of a name, whether the check passed, and a text."""
     overlay(work)
     sys.path.insert(0, str(work))
     os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -1,4 +1,4 @@
-/** What the browser tests share: a browser, a server of files, models made up for them, pictures that are kept. */
+/** Shared parts of the browser tests: a browser, a file server, generated models, screenshots. */
 import { execFileSync } from 'node:child_process';
 import { createCipheriv } from 'node:crypto';
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -16,19 +16,19 @@ const RUNNER = process.env.DELTACHAIN_CONFORMANCE ?? '';
 const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
   '--disable-component-update', '--disable-sync'];
 
-/** Why these tests cannot run, as node:test wants it; false if they can. */
+/** The reason why these tests cannot run, in the form of node:test; false if they can. */
 export const skip = !existsSync(BROWSER) ? `SKIPPED: no browser at ${BROWSER}`
   : !existsSync(TOOL) ? 'SKIPPED: DELTACHAIN does not name the tool'
   : !existsSync(RUNNER) ? 'SKIPPED: DELTACHAIN_CONFORMANCE does not name the runner' : false;
 
-/** A file of this repository. @param {string} path */
+/** Returns the path of a file of this repository. @param {string} path */
 export const file = (path) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 export const PAGE = pathToFileURL(file('js/inspector/index.html')).href;
 
 /** Runs the tool. @param {...string} parameters */
 export const tool = (...parameters) => execFileSync(TOOL, ['--quiet', ...parameters], { encoding: 'utf8', maxBuffer: 2 ** 28 });
 
-/** What the tool answers as JSON; if it refuses, its error. @param {...string} parameters */
+/** Returns the tool's answer as JSON; if it refuses, its error. @param {...string} parameters */
 export function asked(...parameters) {
   try {
     return JSON.parse(execFileSync(TOOL, ['--json', '--quiet', ...parameters], { encoding: 'utf8', stdio: 'pipe', maxBuffer: 2 ** 28 }));
@@ -37,10 +37,10 @@ export function asked(...parameters) {
   }
 }
 
-/** The segments of a link as the conformance runner shows them. @param {string} link */
+/** Returns the segments of a link from the conformance runner. @param {string} link */
 export const segmentsOf = (link) => JSON.parse(execFileSync(RUNNER, ['segments', link], { encoding: 'utf8', maxBuffer: 2 ** 28 }));
 
-/** A directory that goes when the test ends. @param {import('node:test').TestContext} t */
+/** Makes a directory that is removed when the test ends. @param {import('node:test').TestContext} t */
 export function scratch(t) {
   const folder = mkdtempSync(join(tmpdir(), 'deltachain page '));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
@@ -51,15 +51,17 @@ export function scratch(t) {
 let browser = null;
 after(() => browser?.close());
 
-/** Chromium itself crashes now and then as it starts, on machines that are busy; a second try is no fault of the page. */
+/**
+ * Chromium sometimes crashes as it starts on busy machines, so a second attempt is made: that is no fault of the page.
+ */
 async function launch() {
   const start = () => chromium.launch({ executablePath: BROWSER, args: FLAGS });
   return start().catch(start);
 }
 
 /**
- * A page with a memory of its own, in the browser that all tests share. Errors on its console fail the test, and so does every request to another place than
- * those that are allowed.
+ * Opens a page with storage of its own, in the browser that all tests share. Errors on its console fail the test, and
+ * so does every request to a host that is not allowed.
  * @param {import('node:test').TestContext} t
  * @param {{ width?: number, colorScheme?: 'light' | 'dark', allowed?: string[] }} [options]
  */
@@ -70,7 +72,7 @@ export async function openPage(t, { width = 1280, colorScheme = 'light', allowed
   const page = await context.newPage();
   page.setDefaultTimeout(60_000);
   const problems = [];
-  // Over HTTP the newest version is found by asking for one that is not there, which the browser logs.
+  // Over HTTP the newest version is found by requests for missing ones, which the browser logs.
   const expected = (text) => allowed.length > 0 && text.includes('status of 404');
   page.on('console', (message) => message.type() === 'error' && !expected(message.text()) && problems.push(message.text()));
   page.on('pageerror', (error) => problems.push(String(error)));
@@ -81,7 +83,7 @@ export async function openPage(t, { width = 1280, colorScheme = 'light', allowed
   return { browser, page, problems };
 }
 
-/** Keeps a picture of the whole page, where SCREENSHOTS names a folder. @param {import('playwright-core').Page} page */
+/** Saves a screenshot of the whole page, if SCREENSHOTS names a folder. @param {import('playwright-core').Page} page */
 export async function picture(page, name) {
   const folder = process.env.SCREENSHOTS;
   if (!folder) return;
@@ -90,7 +92,7 @@ export async function picture(page, name) {
 }
 
 /**
- * A static server on 127.0.0.1, with ranges, ETags and CORS.
+ * Starts a static server on 127.0.0.1, with ranges, ETags and CORS.
  * @param {import('node:test').TestContext} t
  * @param {string} folder
  * @returns {Promise<{ url: string, log: string[] }>}
@@ -116,7 +118,7 @@ export async function serve(t, folder) {
   return { url: `http://127.0.0.1:${server.address().port}`, log };
 }
 
-/** Bytes that look like BF16 weights: small normal numbers, the same for each seed. */
+/** Returns bytes that resemble BF16 weights: small normal numbers, equal for equal seeds. */
 function weights(count, seed) {
   const values = new Uint16Array(count);
   let state = seed;
@@ -128,7 +130,7 @@ function weights(count, seed) {
   return values;
 }
 
-/** A safetensors header and its length. @param {object} header */
+/** Returns a safetensors header with its length. @param {object} header */
 function headerOf(header) {
   const json = JSON.stringify(header);
   const bytes = Buffer.from(json.padEnd(Math.ceil(json.length / 8) * 8));
@@ -137,7 +139,7 @@ function headerOf(header) {
   return [length, bytes];
 }
 
-/** Writes a safetensors file of this many bytes, in rows of 1000, that cannot be compressed. @param {string} path */
+/** Writes an incompressible safetensors file of this many bytes, in rows of 1000. @param {string} path */
 export function noise(path, bytes) {
   const header = { noise: { dtype: 'U8', shape: [bytes / 1000, 1000], data_offsets: [0, bytes] } };
   // A stream cipher gives the same noise each time.

@@ -1,4 +1,4 @@
-/** The page in a real browser, from `file://`: what it shows is what the tool says. */
+/** The page in a real browser, from `file://`: it shows the same as the tool. */
 import assert from 'node:assert/strict';
 import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -16,7 +16,7 @@ const linkOf = (t) => {
   return link;
 };
 
-/** The table of tensors as it stands on the page. */
+/** Returns the table of tensors from the page. */
 const shownRows = (page) => page.locator('#rows tr').evaluateAll((lines) => lines.map((line) =>
   Object.fromEntries([...line.cells].map((cell) => [cell.dataset.key, cell.textContent]))));
 
@@ -56,14 +56,14 @@ test('it opens on the excerpt of a chain, without asking any server', { skip }, 
   await page.locator('canvas.heat').waitFor();
   assert.match(await page.locator('#verdict').innerText(), /^Sparse: 0\.86 % of the elements change/);
   assert.match(await page.locator('.privacy').innerText(), /Nothing is uploaded/);
-  // Both charts have a column for each step, and the path is all that there is.
+  // Both charts have a column for each step, and the path contains all of them.
   await page.locator('#chain-charts .column').nth(5).waitFor();
   assert.equal(await page.locator('#chain-charts .column').count(), 6);
   assert.equal(await page.locator('#plan .route.chosen').count(), 4);
   const chain = file('js/inspector/excerpt');
   const digest = (await page.locator('#versions tbody tr').evaluateAll((rows) => rows.map((row) => row.cells[4].querySelector('code').textContent)))[0];
   assert.ok(asked('show', chain).state.startsWith(digest));
-  // The heat map has more than one colour, and rows that change most.
+  // The heat map has several colours, and the rows that change most.
   const colours = await page.locator('canvas.heat').evaluate((canvas) => {
     const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
     return new Set(new Uint32Array(data.buffer)).size;
@@ -84,7 +84,7 @@ test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
   const said = asked('inspect', link);
   const { page, problems } = await openPage(t);
   await page.goto(PAGE);
-  // Before the page listens, the browser would leave it for the file.
+  // Before the page listens for drops, the browser would open the file instead.
   await linkNamed(page, 'version 2');
   await drop(page, [link]);
   await linkNamed(page, 'step 1.dcf');
@@ -93,7 +93,7 @@ test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
   const segments = await page.locator('#segments tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
   assert.deepEqual(segments.map((cells) => cells.slice(1, 3)), segmentsOf(link).map((one) => [grouped(one.offset), grouped(one.bytes)]));
 
-  // Sorted by name, upwards; searched; both stay in the address.
+  // Sorted by name, ascending; searched; both stay in the address.
   await page.locator('#columns button', { hasText: 'Tensor' }).click();
   const names = said.tensors.map((row) => row.name).sort();
   assert.deepEqual((await shownRows(page)).map((row) => row.name), names);
@@ -104,7 +104,7 @@ test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
   assert.match(page.url(), /search=bias/);
   await page.fill('#search', '');
 
-  // A tensor is chosen by the keyboard alone. The base makes its map complete.
+  // A tensor is chosen with the keyboard only. The base makes its map complete.
   const weight = 'encoder.layer.0.attention.self.query.weight';
   await page.locator('#rows button', { hasText: weight }).focus();
   await page.keyboard.press('Enter');
@@ -148,14 +148,14 @@ test('what is wrong with a file is said with class, rule and section', { skip },
     const text = await page.locator('#status').innerText();
     for (const part of [refused.class, refused.rule, refused.section ?? 'header', 'SPEC section']) assert.ok(text.includes(part), `${part} in ${text}`);
   }
-  // A link that does not open leaves nothing of the one before on show.
+  // A link that does not open leaves nothing of the previous one on the page.
   assert.equal(await page.locator('#link').isHidden(), true);
   await page.setInputFiles('#files', link);
   await linkNamed(page, 'step 1.dcf');
   await page.setInputFiles('#base-files', file('testdata/rl3e6_step2.safetensors'));
   await page.locator('#result.error', { hasText: 'WRONG_BASE' }).waitFor();
   assert.match(await page.locator('#result').innerText(), /R-APP-01.*section 9/);
-  // Nothing is shown by means of a base that is another one.
+  // Nothing is shown with the help of a wrong base.
   assert.equal(await page.locator('#verify').isDisabled(), true);
   assert.equal(await page.locator('canvas.heat').count(), 0);
   await picture(page, 'refused-1280');
@@ -166,7 +166,7 @@ test('why a delta is dense', { skip }, async (t) => {
   const folder = scratch(t);
   const renamed = join(folder, 'renamed.safetensors');
   const bytes = readFileSync(file('testdata/rl3e6_step0.safetensors'));
-  // Names of the same length keep the header's length.
+  // Names of equal length keep the header's length.
   writeFileSync(renamed, Buffer.from(bytes.toString('latin1').replaceAll('encoder.layer.0', 'decoder.layer.0'), 'latin1'));
   const cases = {
     'f32.dcf': [file('testdata/f32_step0.safetensors'), file('testdata/f32_step1.safetensors'), /^Dense.*F32: .*few units in the last place/s],
@@ -187,7 +187,7 @@ test('why a delta is dense', { skip }, async (t) => {
   assert.deepEqual(problems, []);
 });
 
-/** The own note of a key on a version of a chain in a folder, as name and bytes. */
+/** Returns the own note of a key on a version of a chain in a folder, as name and bytes. */
 function ownNote(key, folder, version) {
   const commit = readFileSync(join(folder, `commits/${String(version).padStart(20, '0')}.json`));
   const [name, bytes] = note([key], readFileSync(join(folder, 'chain.json')), version, commit);
@@ -207,7 +207,7 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   await page.click('#open-address button');
   await page.locator('#chain-name', { hasText: url }).waitFor();
   await linkNamed(page, 'version 2 to version 3');
-  // Where nothing can be listed, own notes are found.
+  // Own notes are found in a store that cannot list.
   await page.locator('#signed-head.error', { hasText: 'R-SIG-01' }).waitFor();
   await page.locator('#plan .error', { hasText: 'R-SIG-01' }).waitFor();
   assert.equal(await page.locator('#versions thead th').count(), 6);
@@ -223,7 +223,7 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   const versions = asked('log', join(folder, 'run 7')).versions;
   const rows = await page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.innerText)));
   assert.deepEqual(rows.map((cells) => Number(cells[0])), versions.map((one) => one.version));
-  // What a reader that holds version 1 takes to version 3.
+  // The path to version 3 for a reader that holds version 1.
   await page.selectOption('#holds', '1');
   await page.locator('#plan p', { hasText: '2 routes' }).waitFor();
   const path = await page.locator('#plan tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
@@ -233,13 +233,13 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   const commit = 'commits/00000000000000000002.json';
   await page.selectOption('#document', commit);
   assert.equal(await page.locator('#document-text code').textContent(), readFileSync(join(folder, 'run 7', commit), 'utf8'));
-  // Opening another version reads that link alone, by ranges.
+  // Opening another version reads only that link, by ranges.
   log.length = 0;
   await page.locator('#versions button', { hasText: 'from 0' }).click();
   await linkNamed(page, 'version 0 to version 1');
   const digest = asked('show', join(folder, 'run 7'), '--version', '1').routes[0].files[0].digest;
   assert.deepEqual(log, [`/run 7/files/${digest}.dcf bytes=0-262143`]);
-  // The base is built when the user wants it.
+  // The base is built when the user asks for it.
   assert.equal(await page.locator('#verify').isDisabled(), true);
   await page.click('#build-base');
   await page.locator('#base-says', { hasText: 'built from the chain' }).waitFor();
@@ -253,7 +253,7 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   await linkNamed(second, 'version 0 to version 1');
   assert.deepEqual([...problems, ...more], []);
 
-  // A server without CORS, here one that is not there.
+  // A server without CORS: here a closed port.
   await page.fill('#address', 'http://127.0.0.1:9/chain');
   await page.click('#open-address button');
   await page.locator('#status.error', { hasText: 'CORS' }).waitFor();
@@ -316,7 +316,7 @@ test('who signed the versions of a chain, and whose signatures count', { skip },
   const { page, problems } = await openPage(t);
   await page.goto(PAGE);
   await linkNamed(page, 'version 2');
-  // The chain inside the page has no signatures, and no column for them.
+  // The embedded chain has no signatures, and no column for them.
   assert.equal(await page.locator('#signatures-summary').innerText(), 'Signatures: none');
   assert.equal(await page.locator('#versions thead th').count(), 5);
   await page.setInputFiles('#folder', folder);
@@ -330,7 +330,7 @@ test('who signed the versions of a chain, and whose signatures count', { skip },
   await page.locator('#signed-head', { hasText: 'The newest version that is signed is 2.' }).waitFor();
   assert.deepEqual(await shown(), [`not signedunverified: ${claims(mallory)}`, `signed by alice, ${bob.name}`, 'signed by alice', 'not signed']);
   assert.equal(await page.locator('#signatures-summary').innerText(), 'Signatures: 2 of 4 versions signed');
-  // A reader with these keys does not take version 3.
+  // A reader with these keys does not accept version 3.
   await page.locator('#plan .error', { hasText: 'R-SIG-01' }).waitFor();
   await page.selectOption('#wants', '2');
   await page.locator('#plan p', { hasText: '3 routes' }).waitFor();
@@ -340,14 +340,14 @@ test('who signed the versions of a chain, and whose signatures count', { skip },
   await picture(page, 'signed-1280');
   await page.fill('#quorum', '3');
   await page.locator('#keys-wrong', { hasText: 'quorum' }).waitFor();
-  // A file of keys that was dropped, instead.
+  // Keys from a dropped file instead.
   const keys = join(root, 'trusted keys');
   writeFileSync(keys, `${mallory.text}\n`);
   await page.fill('#quorum', '1');
   await drop(page, [keys]);
   await page.locator('#signed-head', { hasText: 'The newest version, 3, is signed.' }).waitFor();
   assert.equal(await page.inputValue('#keys'), mallory.text);
-  // Keys that are wrong are trusted by nobody.
+  // Invalid keys mean no trust.
   await page.fill('#keys', mallory.text.replace(mallory.id, '00000000'));
   await page.locator('#keys-wrong', { hasText: 'USAGE' }).waitFor();
   await page.locator('#signatures-summary', { hasText: 'unverified' }).waitFor();
@@ -374,7 +374,7 @@ test('a model of 45 MB is verified, applied and saved within memory', { skip }, 
   // An apply holds a piece of 16 MiB and at most 64 MiB of segments; the base is read piece by piece.
   assert.ok(grown < 256e6, `${grown} bytes more`);
   t.diagnostic(`${Math.round(grown / 1e6)} MB more at most, for a model of 45 MB`);
-  // The map by layer, of which there are several.
+  // The map by layer, since there are several layers.
   assert.equal(await page.locator('#layers .cell').count(), 3);
   await picture(page, 'model-1280');
   assert.deepEqual(problems, []);
@@ -401,13 +401,13 @@ test('a link of 45 MB over HTTP: its table by one request, all of it when the us
   const [download] = await Promise.all([page.waitForEvent('download'), page.click('#apply')]);
   assert.ok(readFileSync(await download.path()).equals(readFileSync(model)), 'the saved file is the model');
   const grown = (await memory(browser)) - before;
-  // Three times all of it is read, and what is not needed any more is not freed at once.
+  // Everything is read three times, and memory that is not needed any more is not freed at once.
   assert.ok(grown < 640e6, `${grown} bytes more`);
   t.diagnostic(`${Math.round(grown / 1e6)} MB more at most, for a link of 45 MB`);
   assert.deepEqual(problems, []);
 });
 
-/** The most memory that a page's process has had, in bytes. */
+/** Returns the peak memory of a page's process, in bytes. */
 async function memory(browser) {
   const session = await browser.newBrowserCDPSession();
   const { processInfo } = await session.send('SystemInfo.getProcessInfo');
@@ -425,7 +425,7 @@ test('the page shows what the calculator computes', { skip }, async (t) => {
   const field = async (name) => Number(await page.locator(`#c-${name}`).inputValue());
   const [parameters, bytesEach, percent, line, hosts] =
     await Promise.all(['parameters', 'bytes', 'percent', 'line', 'hosts'].map(field));
-  // Which numbers are right is compared with docs/scaling.md in inspector.test.mjs.
+  // inspector.test.mjs compares the numbers with docs/scaling.md.
   const cost = costOf({ parameters: parameters * 1e9, bytesEach, share: percent / 100, line: line * 1e9, hosts });
   const [bytes, oneHost, , diff, apply] = await results();
   assert.deepEqual([bytes, oneHost, diff, apply],

@@ -1,5 +1,5 @@
-//! Documents against a slow twin: serde reads the text leniently and writes it again; then the
-//! bytes are compared.
+//! Compares the parsers of documents with a slow twin: serde reads the text leniently and writes it
+//! again; then the bytes are compared.
 
 use std::collections::BTreeMap;
 
@@ -65,8 +65,8 @@ struct AssetTwin {
     size: u64,
 }
 
-/// The value, if the bytes are the one form of it; whether its members have the values of the table
-/// is not looked at.
+/// Parses a value; `None` if the bytes are not its only form. Does not check that its members have
+/// the values of the table.
 fn twin<T: Serialize + for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
     let value: T = serde_json::from_slice(bytes).ok()?;
     (serde_json::to_vec(&value).unwrap() == bytes).then_some(value)
@@ -86,7 +86,7 @@ fn twin_accepts_routes(routes: &[RouteTwin]) -> bool {
     })
 }
 
-/// R-DOC-01 to R-DOC-03, in the slow and obvious way.
+/// Checks R-DOC-01 to R-DOC-03 in the slow and obvious way.
 fn twin_accepts_commit(bytes: &[u8]) -> bool {
     twin::<CommitTwin>(bytes).is_some_and(|commit| {
         let digests = [&commit.parent, &commit.state]
@@ -120,7 +120,7 @@ fn twin_accepts_chain(bytes: &[u8]) -> bool {
         .is_some_and(|chain| chain.deltachain == 1 && is_hexadecimal(&chain.chain, 32))
 }
 
-/// Whether a document has the one form: nothing is wrong, or only a later rule.
+/// True if a document has the only form of its content: it breaks no rule, or only a later one.
 fn has_the_form<T>(parsed: &Result<T>) -> bool {
     match parsed {
         Ok(_) => true,
@@ -133,7 +133,7 @@ fn any_digest() -> impl Strategy<Value = Digest> {
     any::<[u8; 32]>().prop_map(Digest)
 }
 
-/// Strings with many of the characters that are escaped, or nearly so.
+/// Generates strings with many characters that are escaped, or nearly so.
 fn any_text() -> impl Strategy<Value = String> {
     let odd: Vec<char> = ('\0'..='#')
         .chain("/\\u\u{7f}\u{80}\u{2028}\u{d7ff}\u{e000}\u{10ffff}é".chars())
@@ -249,7 +249,7 @@ fn damage(bytes: &[u8], (place, byte, kind): (usize, u8, u8)) -> Vec<u8> {
     damaged
 }
 
-/// Bytes that mean something in JSON come more often than others.
+/// Generates damage in which bytes with a meaning in JSON are more frequent than others.
 fn any_damage() -> impl Strategy<Value = (usize, u8, u8)> {
     let byte = prop_oneof![
         any::<u8>(),
@@ -344,8 +344,15 @@ fn a_commit() -> Commit {
 #[test]
 fn the_form_is_that_of_the_specification() {
     let hex = |digit: &str| digit.repeat(32);
-    let (d1, d2, d3, d4, d5) = (hex("01"), hex("02"), hex("03"), hex("04"), hex("05"));
-    let (d6, d7, d8, d9) = (hex("06"), hex("07"), hex("08"), hex("09"));
+    let d1 = hex("01");
+    let d2 = hex("02");
+    let d3 = hex("03");
+    let d4 = hex("04");
+    let d5 = hex("05");
+    let d6 = hex("06");
+    let d7 = hex("07");
+    let d8 = hex("08");
+    let d9 = hex("09");
     let expected = format!(
         "{{\"deltachain\":1,\"version\":3,\"parent\":\"{d1}\",\"state\":\"{d2}\",\"shards\":[\"{d3}\",\"{d4}\"],\
          \"routes\":[\
@@ -390,7 +397,7 @@ fn the_form_is_that_of_the_specification() {
 fn the_first_broken_rule_is_reported() {
     let text = String::from_utf8(a_commit().to_bytes().unwrap()).unwrap();
     let cases = [
-        // What comes after an unknown version may be anything.
+        // Anything may follow an unknown version.
         (
             "{\"deltachain\":1,",
             "{\"deltachain\":0,\u{0}",
@@ -561,7 +568,7 @@ fn routes_ascend_by_start_bytes_and_digests() {
     let ordered = [
         route(None, file(9, 1), file(9, 1)),
         route(Some(1), file(9, 4), file(9, 4)),
-        // The sum counts, and it is exact.
+        // The sum of the sizes determines the order, and it is exact.
         route(Some(2), file(5, 9), file(6, 1)),
         route(Some(2), file(5, 2), file(6, 9)),
         route(Some(2), file(5, 3), file(7, 8)),
@@ -587,7 +594,7 @@ fn routes_ascend_by_start_bytes_and_digests() {
     twice.routes.push(ordered[6].clone());
     assert_eq!(twice.to_bytes().unwrap_err().rule(), Some("R-DOC-04"));
     assert_eq!(Route::in_order(twice.routes), ordered);
-    // The same files with other sizes, but the same sum of sizes.
+    // The same files with other sizes, but the same sum.
     let mut alike = commit;
     alike
         .routes
@@ -606,8 +613,9 @@ fn of_routes_that_begin_alike_the_one_with_fewer_files_comes_first() {
         from: None,
         files: files.to_vec(),
     };
-    // The same sum of sizes, and the digests of the first are those that the second begins with.
-    let (short, long) = (route(&[file(9, 10)]), route(&[file(9, 7), file(1, 3)]));
+    // The sizes have the same sum, and the second route begins with the digests of the first one.
+    let short = route(&[file(9, 10)]);
+    let long = route(&[file(9, 7), file(1, 3)]);
     assert!(short.order(&long).is_lt());
     let document = |routes: &[&Route]| RoutesDocument {
         version: 1,
@@ -621,7 +629,7 @@ fn of_routes_that_begin_alike_the_one_with_fewer_files_comes_first() {
         document(&[&long, &short]).to_bytes().unwrap_err().rule(),
         Some("R-DOC-04")
     );
-    // The digests count first.
+    // Digests come before the number of files.
     let lesser = route(&[file(8, 7), file(9, 3)]);
     document(&[&lesser, &short]).to_bytes().unwrap();
 }
@@ -685,7 +693,7 @@ fn metadata_that_must_be_understood_is_refused() {
             );
         }
     }
-    // The rules before and after it.
+    // The rules that are checked before and after R-DOC-07.
     let mut commit = Commit {
         metadata: metadata("deltachain!"),
         ..a_commit()
@@ -798,7 +806,7 @@ fn assets_are_bounded() {
         result.err().map(|error| error.rule().unwrap_or_default())
     };
     let limit = Some("R-LIM-07");
-    // What every reader supports and a publisher writes; then what the format allows.
+    // The limits that every reader supports and publishers keep; then the limits of the format.
     assert_eq!(
         rule(Asset::MOST, Asset::MOST_BYTES, Limits::default()),
         None
@@ -822,7 +830,7 @@ fn assets_are_bounded() {
     );
     assert_eq!(rule(1, MAX_INTEGER, more), limit);
     assert_eq!(rule(1, MAX_INTEGER + 1, more), Some("R-DOC-03"));
-    // It is the last of all rules.
+    // R-LIM-07 is the last of all rules.
     let mut named = String::from_utf8(bytes(2, MAX_INTEGER)).unwrap();
     named = named.replace("00001", "..");
     assert_eq!(
@@ -840,7 +848,7 @@ fn long_documents_are_refused_unread() {
     commit.metadata.insert("b".to_owned(), "x".repeat(spare));
     let longest = commit.to_bytes().unwrap();
     assert_eq!(Commit::parse(&longest, &Limits::default()).unwrap(), commit);
-    // A caller may allow less, but not more.
+    // A caller may lower the limit.
     let rule = |bytes: &[u8], document_bytes| {
         let limits = Limits {
             document_bytes,
@@ -851,7 +859,7 @@ fn long_documents_are_refused_unread() {
             .map(|error| error.rule().unwrap_or_default())
     };
     assert_eq!(rule(&longest, (1 << 24) - 1), Some("R-LIM-05"));
-    // Longer ones may be read, and are not written.
+    // Longer documents may be read, but are not written.
     commit.metadata.insert("c".to_owned(), String::new());
     assert_eq!(commit.to_bytes().unwrap_err().rule(), Some("R-LIM-05"));
     let mut beyond = longest;

@@ -1,9 +1,9 @@
-//! Plans for chains in memory: every rule of steps 1 to 4, and every way round something unusable.
+//! Plans for chains in memory: every rule of steps 1 to 4, and every way around an unusable object.
 
 use super::*;
 use crate::chain::{Asset, ChainDocument, Route};
 
-/// What a planner asks for next.
+/// The next request of a planner.
 #[derive(Debug, PartialEq, Eq)]
 enum PlannerStep {
     List { from: u64, notes: bool },
@@ -40,8 +40,8 @@ mod held;
 mod search;
 mod signed;
 
-/// A chain whose objects are in memory. Routes are given by where they come from and the sizes of
-/// their files.
+/// A chain whose objects are in memory. A route is given by the version that it starts from and the
+/// sizes of its files.
 #[derive(Clone)]
 struct Store {
     objects: BTreeMap<String, Vec<u8>>,
@@ -71,12 +71,12 @@ impl Store {
         self.objects.remove(&name.to_string()).unwrap();
     }
 
-    /// Adds a version whose number of shards is that of the first route.
+    /// Adds a version with as many shards as its first route has files.
     fn add(self, routes: &[RouteGiven<'_>]) -> Self {
         self.add_in_place(routes, &[])
     }
 
-    /// Whose commit says which routes can be taken in place, by their places.
+    /// Adds a version whose commit marks the routes at these places as applicable in place.
     fn add_in_place(mut self, routes: &[RouteGiven<'_>], places: &[usize]) -> Self {
         let version = self.commits.len() as u64;
         let parent = version
@@ -108,7 +108,8 @@ impl Store {
     /// Adds a routes document.
     fn with_routes(mut self, version: u64, generation: u64, routes: &[RouteGiven<'_>]) -> Self {
         let commit = self.digest(ObjectName::Commit(version));
-        let (routes, metadata) = (routes_of(version, routes), BTreeMap::new());
+        let routes = routes_of(version, routes);
+        let metadata = BTreeMap::new();
         let document = RoutesDocument {
             version,
             generation,
@@ -126,7 +127,7 @@ impl Store {
         self
     }
 
-    /// Says which routes of a commit or of a routes document are direct, by their places.
+    /// Marks the routes of a commit or routes document at these places as direct.
     fn mark(&mut self, name: ObjectName, places: &[usize]) {
         let metadata = marks("deltachain.direct", places);
         let bytes = &self.objects[&name.to_string()];
@@ -147,22 +148,17 @@ impl Store {
         self.put(name, bytes);
     }
 
-    /// Puts a changed commit into the place of one.
+    /// Replaces a commit by a changed one.
     fn change_commit(&mut self, version: u64, change: impl Fn(&mut Commit)) {
         let mut commit = self.commits[usize::try_from(version).unwrap()].clone();
         change(&mut commit);
         self.put(ObjectName::Commit(version), commit.to_bytes().unwrap());
     }
 
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "it is given to what takes an option"
-    )]
+    #[expect(clippy::unnecessary_wraps, reason = "its callers need an option")]
     fn held(&self, version: u64) -> Option<VersionId> {
-        let (commit, chain) = (
-            self.digest(ObjectName::Commit(version)),
-            self.digest(ObjectName::Chain),
-        );
+        let commit = self.digest(ObjectName::Commit(version));
+        let chain = self.digest(ObjectName::Chain);
         Some(VersionId {
             version,
             commit,
@@ -170,7 +166,7 @@ impl Store {
         })
     }
 
-    /// What a list from this version on shows.
+    /// Lists the names from this version on.
     fn listing(&self, from: u64) -> Listing {
         let is_listed = |name: &&String| match ObjectName::parse(name) {
             Some(
@@ -183,12 +179,13 @@ impl Store {
         Listing::new(self.objects.keys().filter(is_listed))
     }
 
-    /// Supplies what the planner asks for until it has a plan, and counts the objects.
+    /// Supplies the objects that the planner asks for until it has a plan; also returns their
+    /// number.
     fn drive(&self, planner: &mut Planner) -> Result<(Plan, usize)> {
         let mut count = 0;
         let fetch = |names: &[ObjectName], _| {
             count += names.len();
-            // In another order than asked for, which must not matter.
+            // The order of the objects must not matter.
             Ok(names
                 .iter()
                 .rev()
@@ -203,7 +200,7 @@ impl Store {
         self.drive(&mut planner(wanted, held)).map(|(plan, _)| plan)
     }
 
-    /// Rule and object of the refusal.
+    /// Returns rule and object of the refusal.
     fn refusal(&self, wanted: Option<u64>, held: Option<VersionId>) -> (&'static str, String) {
         rule_and_file(&self.plan(wanted, held).unwrap_err())
     }
@@ -249,7 +246,7 @@ fn routes_of(version: u64, routes: &[RouteGiven<'_>]) -> Vec<Route> {
     Route::in_order(routes.iter().map(route).collect())
 }
 
-/// Where the path starts, and the versions on it.
+/// Returns the version from which the path starts, and the versions on it.
 fn path(plan: &Plan) -> (Option<u64>, Vec<u64>) {
     let mut from = plan.hops.first().and_then(|hop| hop.from);
     let start = from;
@@ -279,7 +276,7 @@ const fn routes(version: u64, generation: u64) -> ObjectName {
     }
 }
 
-/// Versions 0 to 3, a snapshot first, then links of 10 bytes.
+/// Makes versions 0 to 3: a snapshot, then links of 10 bytes.
 fn line() -> Store {
     Store::new()
         .add(&[(None, &[100])])
@@ -381,7 +378,7 @@ fn older_versions_and_held_ones_can_be_wanted() {
         (None, vec![])
     );
     assert_eq!(store.plan(None, store.held(3)).unwrap().bytes, 0);
-    // No path starts from a version above.
+    // No path starts from a newer version.
     assert_eq!(
         path(&store.plan(Some(2), store.held(3)).unwrap()),
         (None, vec![0, 1, 2])
@@ -406,7 +403,7 @@ fn routes_from_the_same_version_are_told_apart() {
             Ok((plan, _)) => {
                 bytes.push(plan.bytes);
                 let hop = &plan.hops[0];
-                // A file is ruled out as a route is.
+                // Failed files and failed routes are both ruled out.
                 match bytes.len() {
                     2 => planner.fail_file(&hop.files[0], hop.files[0].missing()),
                     _ => planner.fail_route(hop, hop.files[0].missing()),
@@ -417,7 +414,7 @@ fn routes_from_the_same_version_are_told_apart() {
     };
     assert_eq!(bytes, [10, 20, 30]);
     assert_eq!(error.rule(), Some("R-CHN-09"));
-    // One that has too many files says nothing about another one.
+    // A route with too many files does not affect the others.
     let store = line().with_routes(3, 1, &[(Some(2), &[1, 2]), (Some(2), &[30])]);
     assert_eq!(store.plan(None, store.held(2)).unwrap().bytes, 30);
 }
@@ -436,7 +433,7 @@ fn of_routes_that_cost_the_same_the_first_one_is_taken() {
     store.change_commit(3, |commit| {
         commit.routes = vec![route(None, 9), route(Some(2), 3), route(Some(2), 5)];
     });
-    // A path from nothing and one from the version held have the same versions.
+    // A path from nothing and one from the held version have the same versions.
     let plan = store.plan(None, store.held(2)).unwrap();
     assert_eq!((path(&plan), &plan.start), ((None, vec![3]), &None));
     store.change_commit(3, |commit| {
@@ -455,7 +452,7 @@ fn of_equally_many_bytes_fewer_routes_count_then_lower_versions() {
         .add(&[(None, &[100]), (Some(0), &[10])])
         .add(&[(None, &[100]), (Some(0), &[10]), (Some(1), &[10])])
         .add(&[(Some(0), &[20]), (Some(1), &[10]), (Some(2), &[10])]);
-    // 0,1,3 and 0,2,3 and 0,3 take 120 bytes; 1,3 and 2,3 take 110.
+    // The paths 0,1,3 and 0,2,3 and 0,3 take 120 bytes; 1,3 and 2,3 take 110.
     assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![1, 3]));
     let store = store
         .with_routes(1, 1, &[(Some(0), &[10])])
@@ -470,7 +467,7 @@ fn of_equally_many_bytes_fewer_routes_count_then_lower_versions() {
 
 #[test]
 fn a_direct_path_avoids_what_is_not_marked() {
-    // Two routes from 2 to 3 of 10 and 15 bytes.
+    // There are two routes from 2 to 3, of 10 and 15 bytes.
     let mut store = line().with_routes(3, 1, &[(None, &[500]), (Some(2), &[10]), (Some(2), &[15])]);
     let plan = |store: &Store, held| {
         store
@@ -479,8 +476,7 @@ fn a_direct_path_avoids_what_is_not_marked() {
             .unwrap()
     };
     let taken = |plan: &Plan| (path(plan), plan.bytes);
-    // Nothing is marked: what comes from nothing has no values that are relative, and all else
-    // counts.
+    // No route is marked. A snapshot has no relative values; every other route is avoided.
     assert_eq!(taken(&plan(&store, store.held(2))), ((None, vec![3]), 500));
     store.mark(routes(3, 1), &[2]);
     assert_eq!(
@@ -491,21 +487,22 @@ fn a_direct_path_avoids_what_is_not_marked() {
         taken(&store.plan(None, store.held(2)).unwrap()),
         ((Some(2), vec![3]), 10)
     );
-    // All are: the cheapest of them.
+    // All routes are marked, so the cheapest one is best.
     store.mark(routes(3, 1), &[0, 1, 2]);
     assert_eq!(
         taken(&plan(&store, store.held(2))),
         ((Some(2), vec![3]), 10)
     );
-    // The route to 2 is not marked. From nothing, 510 bytes of direct routes are better than 110
-    // with 10 that are not.
+    // The route to 2 is not marked: 500 direct bytes from nothing are better than 20 bytes, of
+    // which 10 are not direct.
     assert_eq!(taken(&plan(&store, store.held(1))), ((None, vec![3]), 500));
     let mut store = store.with_routes(3, 2, &[(Some(2), &[10])]);
     assert_eq!(
         taken(&plan(&store, store.held(1))),
         ((Some(1), vec![2, 3]), 20)
     );
-    // Marks of a document that is not in force say nothing, and marks that fail are only hints.
+    // Marks of a document that is not in force have no effect, and invalid marks are ignored,
+    // because they are only hints.
     store.mark(routes(3, 2), &[7]);
     assert_eq!(
         taken(&plan(&store, store.held(1))),
@@ -515,8 +512,8 @@ fn a_direct_path_avoids_what_is_not_marked() {
 
 #[test]
 fn a_direct_path_is_found_below_the_window() {
-    // Each link is marked but the one to 2; a snapshot of 3 is dear. The commits below have to be
-    // read to find that out.
+    // The routes from 0 and 2 to 3 are marked, those to 1 and 2 are not, and the snapshot of 3 is
+    // expensive. The planner must read the commits below to find the best path.
     let mut store = line().with_routes(
         3,
         1,
@@ -533,8 +530,8 @@ fn a_direct_path_is_found_below_the_window() {
 
 #[test]
 fn a_path_in_place_avoids_what_commits_do_not_mark() {
-    // From 0 to 1 and from 1 to 2 two routes each, of which the longer can be taken in place; a
-    // snapshot of each.
+    // There are two routes each from 0 to 1 and from 1 to 2, the longer of which is applicable in
+    // place, and a snapshot of each version.
     let routes = |from| {
         [
             (None, &[100][..]),
@@ -563,10 +560,11 @@ fn a_path_in_place_avoids_what_commits_do_not_mark() {
         taken(&plan(&store, store.held(0))),
         ((Some(0), vec![1, 2]), 30, true)
     );
-    // From nothing the cheapest path, whether the rest of it can be taken in place or not.
+    // From nothing, the cheapest path is best, whether or not its later routes are applicable in
+    // place.
     assert_eq!(taken(&plan(&store, None)), ((None, vec![2]), 100, true));
-    // Routes of a document are never marked, whatever it says; but it may leave those of the
-    // commit.
+    // Routes of a document are never marked, whatever its metadata says; but it may repeat the
+    // commit's routes, whose marks remain valid.
     let other = [
         (None, &[100][..]),
         (Some(0), &[1][..]),
@@ -598,8 +596,8 @@ fn a_path_in_place_avoids_what_commits_do_not_mark() {
         taken(&store.plan(None, store.held(0)).unwrap()),
         ((Some(0), vec![2]), 1, false)
     );
-    // What has been withdrawn is not taken. What is left from the version held counts as a path
-    // from nothing does.
+    // Withdrawn routes are not used. Bytes from the held version that cannot be applied in place
+    // count like the bytes of a path from nothing.
     let store = store.with_routes(2, 2, &[(None, &[100]), (Some(1), &[10])]);
     assert_eq!(
         taken(&plan(&store, store.held(0))),
@@ -721,7 +719,7 @@ fn commits_form_a_chain() {
         other.refusal(Some(0), None),
         ("R-CHN-04", commit(0).to_string())
     );
-    // Nobody looks further down than necessary.
+    // The planner reads no more commits than necessary.
     assert_eq!(
         path(&other.plan(None, other.held(1)).unwrap()),
         (Some(1), vec![2, 3])
@@ -746,7 +744,7 @@ fn a_fault_rules_out_the_paths_that_need_the_commit() {
 
 #[test]
 fn who_holds_a_version_passes_no_fault_over_that_comes_after_it() {
-    // A snapshot of the head is of no use.
+    // A cheap snapshot of the head does not avoid the fault.
     let mut store = line().add(&[(None, &[1]), (Some(3), &[10])]);
     let held = store.held(1);
     store.put(commit(3), b"{}".to_vec());
@@ -754,7 +752,7 @@ fn who_holds_a_version_passes_no_fault_over_that_comes_after_it() {
         store.refusal(None, held),
         ("R-DOC-01", commit(3).to_string())
     );
-    // Of several faults the first one counts.
+    // The first of several faults is reported.
     store.change_commit(2, |commit| commit.version = 5);
     assert_eq!(
         store.refusal(None, held),
@@ -777,7 +775,8 @@ fn who_holds_a_version_passes_no_fault_over_that_comes_after_it() {
 
 #[test]
 fn unusable_routes_documents_are_passed_over() {
-    // The commit's route costs 10 bytes, those of generation 1 cost 11, of generation 3 cost 13.
+    // The commit's route has 10 bytes, that of generation 1 has 11, and that of generation 3 has
+    // 13.
     let good = line()
         .with_routes(3, 1, &[(Some(2), &[11])])
         .with_routes(3, 3, &[(Some(2), &[13])]);
@@ -817,7 +816,7 @@ fn unusable_routes_documents_are_passed_over() {
         let mut store = store.with_routes(3, 1, &[(Some(2), &[11])]);
         store.put(routes(3, 1), Vec::new());
         assert_eq!(bytes(&store), 10);
-        // Where nothing else is left, the first failure is reported.
+        // If no path is left, the first failure is reported.
         let mut store = store.add(&[(Some(3), &[1])]).with_routes(4, 1, &[]);
         store.put(routes(4, 2), Vec::new());
         assert_eq!(
@@ -850,7 +849,7 @@ fn the_chain_is_listed_again_when_a_routes_document_has_gone() {
     };
     let before = store.clone();
     store.remove(routes(3, 2));
-    // There is a newer one, or none.
+    // The new list has a newer document, or only the older one.
     assert_eq!(
         drive(
             &before,
@@ -859,7 +858,7 @@ fn the_chain_is_listed_again_when_a_routes_document_has_gone() {
         (13, Vec::new())
     );
     assert_eq!(drive(&before, &store), (11, Vec::new()));
-    // A store whose lists show what it does not have.
+    // The lists of this store contain an object that does not exist.
     let mut planner = planner(None, before.held(2));
     let fetch = |names: &[ObjectName], _| {
         Ok(names
@@ -882,11 +881,11 @@ fn the_chain_is_listed_again_before_a_file_is_missing() {
     let mut planner = planner(None, before.held(2));
     let (plan, _) = before.drive(&mut planner).unwrap();
     planner.fail_file(&plan.hops[0].files[0], plan.hops[0].files[0].missing());
-    // Meanwhile another route has replaced the one whose file is gone.
+    // Meanwhile, another route has replaced the one whose file is missing.
     let now = before.clone().with_routes(3, 1, &[(Some(2), &[20])]);
     let (plan, _) = now.drive(&mut planner).unwrap();
     assert_eq!((path(&plan), plan.bytes), ((Some(2), vec![3]), 20));
-    // And then it is pruned.
+    // Then the version is pruned.
     planner.fail_file(&plan.hops[0].files[0], plan.hops[0].files[0].missing());
     let pruned = now.with_routes(3, 2, &[]);
     assert_eq!(
@@ -900,7 +899,7 @@ fn routes_have_a_file_for_each_shard() {
     let store = Store::new()
         .add(&[(None, &[100])])
         .add(&[(None, &[60, 60]), (Some(0), &[5, 5])]);
-    // From a version with another number of shards.
+    // The version that the route starts from has another number of shards.
     let mut planner = planner(None, None);
     assert_eq!(path(&store.drive(&mut planner).unwrap().0), (None, vec![1]));
     assert_eq!(passed_over(&planner), [("R-CHN-07", commit(1).to_string())]);
@@ -913,7 +912,7 @@ fn routes_have_a_file_for_each_shard() {
         misfit.refusal(None, misfit.held(0)),
         ("R-CHN-07", routes(1, 1).to_string())
     );
-    // With another number than the version has that it leads to.
+    // The version that the route leads to has another number of shards.
     let misfit = store.with_routes(1, 1, &[(None, &[5]), (Some(0), &[5])]);
     assert_eq!(
         misfit.refusal(None, None),
@@ -992,15 +991,16 @@ fn a_long_chain_is_not_read_to_its_beginning() {
         }
     }
     let count = |wanted, held| store.drive(&mut planner(wanted, held)).unwrap();
-    // The path from the nearest snapshot takes 89,700 bytes. As many lead 640 versions down, and
-    // nothing below can be cheaper.
+    // The path from the nearest snapshot takes 89,700 bytes. As many bytes lead 640 versions down,
+    // so nothing below can be cheaper.
     let (plan, objects) = count(None, None);
     assert_eq!(path(&plan).1[0], 9900);
     assert!(objects < 1100, "{objects} objects");
-    // A follower reads what is new, and the commit that it holds.
+    // A follower reads the chain document, the new commits, and the one that it holds.
     let (plan, objects) = count(None, store.held(9989));
     assert_eq!((plan.hops.len(), objects), (10, 12));
-    // But for a long time.
+    // A follower that is `LONG_TIME` versions behind still reads all of them; one that is further
+    // behind plans from nothing.
     let (plan, objects) = count(None, store.held(9999 - LONG_TIME));
     assert_eq!((path(&plan).1[0], objects > 4096), (9900, true));
     let (plan, objects) = count(None, store.held(9998 - LONG_TIME));

@@ -10,13 +10,13 @@ use crate::tensor::Digest;
 #[derive(Debug)]
 pub(in crate::chain) struct Signatures {
     pub(in crate::chain) trust: Trust,
-    /// The newest signed head that was met before, to be given to the next planner.
+    /// The newest signed head that was seen before, to be passed to the next planner.
     pub(in crate::chain) recorded: Option<(u64, Digest)>,
-    /// The same, as long as it counts.
+    /// The recorded head, as long as it counts.
     pub(in crate::chain) seen: Option<(u64, Digest)>,
     /// Whether the head is wanted.
     pub(in crate::chain) of_head: bool,
-    /// The keys that signed the version wanted, once they are known.
+    /// The keys that signed the wanted version, once they are known.
     pub(in crate::chain) by: Option<Vec<VerifierKey>>,
     /// The head is below this version.
     pub(in crate::chain) below: u64,
@@ -24,8 +24,8 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) highest: Option<(u64, usize)>,
     /// Number of versions whose notes are read together.
     pub(in crate::chain) stride: usize,
-    /// The notes that a list has shown. As long as no list was needed, it is as if the store could
-    /// not list.
+    /// The notes that a list has shown. Until a list is needed, notes are read as if the store
+    /// could not list.
     pub(in crate::chain) listed: Listing,
     /// Digests of the commits that have been supplied.
     pub(in crate::chain) commits: BTreeMap<u64, Digest>,
@@ -48,8 +48,8 @@ impl Signatures {
             .collect()
     }
 
-    /// The trusted keys that the notes on the commit of a version count for, as far as they have
-    /// been supplied.
+    /// The trusted keys that the notes on the commit of a version count for, as far as the notes
+    /// have been supplied.
     pub(in crate::chain) fn signers(
         &self,
         chain: Digest,
@@ -68,7 +68,7 @@ impl Signatures {
         self.trust.signers(&notes).into_iter().cloned().collect()
     }
 
-    /// From here on it is as if this version were not there.
+    /// Treats this version as missing from here on.
     pub(in crate::chain) fn pass_over(&mut self, version: u64) {
         self.below = version;
         self.commits.remove(&version);
@@ -77,7 +77,7 @@ impl Signatures {
         );
     }
 
-    /// Takes what an object is. A commit that is too long is not signed.
+    /// Takes the content of an object. A commit that is too long counts as unsigned.
     pub(in crate::chain) fn supply(
         &mut self,
         name: ObjectName,

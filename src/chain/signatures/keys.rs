@@ -26,10 +26,10 @@ pub struct VerifierKey {
 }
 
 impl VerifierKey {
-    /// From a name and the 32 bytes of an Ed25519 public key (RFC 8032).
+    /// Creates a key from a name and the 32 bytes of an Ed25519 public key (RFC 8032).
     ///
     /// # Errors
-    /// USAGE if it is not a name (SPEC section 23.2) or not a public key.
+    /// USAGE if the name is invalid (SPEC section 23.2), or the bytes are not a public key.
     pub(crate) fn new(name: &str, key: [u8; 32]) -> Result<Self> {
         if !is_name(name) {
             return Err(Error::usage(format!(
@@ -60,7 +60,7 @@ impl VerifierKey {
         &self.name
     }
 
-    /// The key ID: 8 lowercase hexadecimal digits. It tells keys apart, and proves nothing.
+    /// The key ID: 8 lowercase hexadecimal digits. It tells keys apart, but proves nothing.
     pub fn id(&self) -> String {
         hex(self.raw_id())
     }
@@ -70,7 +70,7 @@ impl VerifierKey {
         self.key.to_bytes()
     }
 
-    /// Whether a signature line is by this key, as far as its name and its key ID say.
+    /// Whether a signature line is by this key, according to its name and key ID.
     pub(super) fn is_named(&self, name: &str, id: [u8; 4]) -> bool {
         (self.name.as_str(), self.raw_id()) == (name, id)
     }
@@ -88,8 +88,8 @@ impl VerifierKey {
         }
     }
 
-    /// Whether this is a signature of the text by this key. The strict variant: no other party can
-    /// make a second key that the same signature fits.
+    /// Whether this is a signature of the text by this key. The check is strict: no other party can
+    /// make a second key that accepts the same signature.
     pub(super) fn verifies(&self, text: &str, signature: &[u8]) -> bool {
         Signature::from_slice(signature)
             .and_then(|valid| self.key.verify_strict(text.as_bytes(), &valid))
@@ -97,13 +97,14 @@ impl VerifierKey {
     }
 }
 
-/// Reads `NAME+ID+KEY`; USAGE if it is none, or the ID is another key's.
+/// Parses `NAME+ID+KEY`. The error is USAGE if the text has another form, or if the ID does not fit
+/// the key.
 impl FromStr for VerifierKey {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         // The message does not repeat the text, which may be a secret key.
-        let refused = || Error::usage("this is not a public key of Ed25519: NAME+ID+KEY");
+        let refused = || Error::usage("this is not an Ed25519 public key: NAME+ID+KEY");
         let (name, id, key) = parts(text).ok_or_else(refused)?;
         let read = Self::new(name, *key)?;
         if read.id() != id {
@@ -136,15 +137,15 @@ impl fmt::Debug for VerifierKey {
     }
 }
 
-/// A signer: a [`SigningKey`], or something that has one elsewhere and can be asked.
+/// A signer: a [`SigningKey`], or a client of a service that keeps the key.
 pub trait Signer: fmt::Debug + Send + Sync {
-    /// The public key of what it signs with.
+    /// The public key that verifies its signatures.
     fn public(&self) -> &VerifierKey;
 
     /// The Ed25519 signature of this text (RFC 8032).
     ///
     /// # Errors
-    /// Whatever keeps it from signing.
+    /// If the signer cannot sign.
     fn sign(&self, text: &[u8]) -> Result<[u8; 64]>;
 }
 
@@ -157,10 +158,10 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// From a name and the 32 random bytes that are the secret (RFC 8032).
+    /// Creates a key from a name and the 32 random bytes of the secret (RFC 8032).
     ///
     /// # Errors
-    /// USAGE if it is not a name (SPEC section 23.2).
+    /// USAGE if the name is invalid (SPEC section 23.2).
     pub fn from_seed(name: &str, seed: [u8; 32]) -> Result<Self> {
         let secret = ed25519_dalek::SigningKey::from_bytes(&Zeroizing::new(seed));
         Ok(Self {
@@ -169,14 +170,13 @@ impl SigningKey {
         })
     }
 
-    /// Reads what [`to_text`](Self::to_text) gives.
+    /// Parses the text that [`to_text`](Self::to_text) returns.
     ///
     /// # Errors
-    /// USAGE if it is not a secret key, or has the ID of another one. The message never has the
-    /// text.
+    /// USAGE if the text is not a secret key, or if the ID does not fit the key. The message never
+    /// contains the text.
     pub fn parse(text: &str) -> Result<Self> {
-        let refused =
-            || Error::usage("this is not a secret key of Ed25519: PRIVATE+KEY+NAME+ID+KEY");
+        let refused = || Error::usage("this is not an Ed25519 secret key: PRIVATE+KEY+NAME+ID+KEY");
         let (name, id, seed) = text
             .strip_prefix(SECRET_KEY)
             .and_then(parts)
@@ -240,7 +240,7 @@ fn typed(key: &[u8; 32]) -> [u8; 33] {
     std::array::from_fn(|place| place.checked_sub(1).map_or(ED25519, |place| key[place]))
 }
 
-/// Name, ID and 32 bytes of a key, public or secret.
+/// Splits the text of a key, public or secret, into its name, ID and 32 bytes.
 fn parts(text: &str) -> Option<(&str, &str, Zeroizing<[u8; 32]>)> {
     let mut parts = text.splitn(3, '+');
     let name = parts.next()?;

@@ -1,4 +1,4 @@
-//! Signed commits (spec/signatures.md): keys, whom a reader trusts, and notes, which vouch for
+//! Signed commits (spec/signatures.md): keys, the trust of readers, and notes, which vouch for
 //! commits.
 //!
 //! ```

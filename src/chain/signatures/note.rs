@@ -1,4 +1,4 @@
-//! Notes on commits (SPEC section 23.2): making them, and reading those that others made.
+//! Makes and reads notes on commits (SPEC section 23.2).
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::tensor::Digest;
 /// The beginning of a signature line: an em dash and a space.
 const DASH: &str = "\u{2014} ";
 
-/// A note on a commit, of the one form that counts.
+/// A note on a commit, in the only form that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     chain: Digest,
     text: String,
     lines: Vec<SignatureLine>,
-    /// If it is not named by its digest: that of the key whose own note it may be.
+    /// If the note is not named by its own digest: the digest of the key whose own note it may be.
     own: Option<Digest>,
 }
 
@@ -32,26 +32,26 @@ struct SignatureLine {
 }
 
 impl Note {
-    /// A longer note does not count.
+    /// Maximum size of a note in bytes; a longer note does not count.
     pub const MOST_BYTES: u64 = 16_384;
-    /// Nor one of more signature lines.
+    /// Maximum number of signature lines; a note with more does not count.
     pub(crate) const MOST_LINES: usize = 100;
     /// Maximum number of notes on one commit that are read, in ascending order of their names,
     /// besides the own notes of trusted keys.
     pub(crate) const MOST_OF_COMMIT: usize = 64;
 
-    /// The text that is signed: the text of the notes on the commit of a version. `chain` is the
-    /// digest of the chain document's bytes, `commit` that of the commit's.
+    /// The text that is signed by notes on the commit of a version. `chain` is the digest of the
+    /// chain document's bytes, `commit` that of the commit's.
     pub(crate) fn text(chain: Digest, version: u64, commit: Digest) -> String {
         format!("deltachain commit v1\n{chain}\n{version}\n{commit}\n")
     }
 
-    /// Makes a note on a commit that these have signed, and gives its name and its bytes. The
-    /// signatures are checked.
+    /// Makes a note on a commit with the signatures of these signers, and returns its name and its
+    /// bytes. The signatures are checked.
     ///
     /// # Errors
-    /// USAGE if there is no signer, too many of them, one twice, or one whose signature does not
-    /// fit its public key; those of the signers.
+    /// USAGE if there is no signer, if there are too many, if one is given twice, or if a signature
+    /// does not fit its public key. Also errors of the signers.
     pub fn make(
         chain: Digest,
         version: u64,
@@ -71,7 +71,7 @@ impl Note {
             let signature = signer.sign(text.as_bytes())?;
             if !key.verifies(&text, &signature) {
                 return Err(Error::usage(format!(
-                    "what should sign with the key {key} gave no signature by this key"
+                    "the signer of the key {key} returned a signature that this key did not make"
                 )));
             }
             let mut signed = key.raw_id().to_vec();
@@ -87,7 +87,7 @@ impl Note {
         if !(1..=Self::MOST_LINES).contains(&signers.len()) || note.len() as u64 > Self::MOST_BYTES
         {
             return Err(Error::usage(format!(
-                "a note cannot have {} signatures, or such long names",
+                "a note cannot have {} signatures, or names of keys as long as these",
                 signers.len()
             )));
         }
@@ -123,7 +123,7 @@ impl Note {
             .strip_prefix(&text)?
             .strip_prefix('\n')?;
         // Lines are short and there may be a thousand: one more than allowed is enough to refuse
-        // them.
+        // the note.
         let lines = lines
             .strip_suffix('\n')?
             .split('\n')
@@ -139,7 +139,7 @@ impl Note {
         })
     }
 
-    /// The keys that this note counts for, of those that are trusted for its chain.
+    /// The keys that this note counts for, among the keys that are trusted for its chain.
     pub fn counts_for<'t>(&self, trust: &'t Trust) -> Vec<&'t VerifierKey> {
         let mut counts = Vec::new();
         if self
@@ -164,7 +164,7 @@ impl Note {
         counts
     }
 
-    /// Name and key ID of each signature line. They prove nothing: anybody can write them.
+    /// Name and key ID of each signature line. They prove nothing: anyone can write them.
     pub fn signers(&self) -> impl Iterator<Item = (&str, String)> {
         self.lines
             .iter()
@@ -173,8 +173,8 @@ impl Note {
 }
 
 impl Trust {
-    /// The trusted keys that these notes count for: of those on one commit that
-    /// [readers look at](crate::chain::Listing::notes).
+    /// The trusted keys that these notes count for. The notes are those on one commit that
+    /// [readers read](crate::chain::Listing::notes).
     pub fn signers(&self, notes: &[Note]) -> Vec<&VerifierKey> {
         let counts: Vec<&VerifierKey> = notes
             .iter()
@@ -252,7 +252,9 @@ mod tests {
 
     #[test]
     fn a_note_counts_for_those_who_signed_it() {
-        let (a, b, c) = (key("a", 1), key("b", 2), key("c", 3));
+        let a = key("a", 1);
+        let b = key("b", 2);
+        let c = key("c", 3);
         let note = made(&[a.clone(), b.clone()]);
         assert_eq!(counts(&note, &[&a, &b, &c]), ["a", "b"]);
         assert_eq!(counts(&note, &[&b]), ["b"]);
@@ -272,8 +274,10 @@ mod tests {
     /// The example in the documentation of Go's `golang.org/x/mod/sumdb/note`.
     #[test]
     fn a_signature_of_another_tool_is_valid() {
-        let text = "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n";
-        let line = "\u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=";
+        let text = "If you think cryptography is the answer to your problem,\nthen you don't know \
+                    what your problem is.\n";
+        let line = "\u{2014} PeterNeumann \
+                    x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=";
         let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
             .parse::<VerifierKey>()
             .unwrap();
@@ -323,7 +327,9 @@ mod tests {
 
     #[test]
     fn a_wrong_signature_of_a_trusted_key_spoils_the_note() {
-        let (a, b, c) = (key("a", 1), key("b", 2), key("c", 3));
+        let a = key("a", 1);
+        let b = key("b", 2);
+        let c = key("c", 3);
         let note = made(&[a.clone(), b.clone()]);
         let (text, lines) = note.split_once("\n\n").unwrap();
         let (of_a, of_b) = lines.split_once('\n').unwrap();

@@ -1,4 +1,4 @@
-//! Whom a reader trusts (SPEC section 23.1).
+//! The trust of a reader (SPEC section 23.1).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,8 +18,8 @@ use crate::tensor::Digest;
 pub struct TrustedKey {
     /// The public key.
     pub key: VerifierKey,
-    /// Digests of the chain documents' bytes of the chains for which it is trusted. If there is
-    /// none, it is for all.
+    /// The chains for which the key is trusted, by the digests of the bytes of their chain
+    /// documents. If empty, the key is trusted for all chains.
     pub chains: BTreeSet<Digest>,
 }
 
@@ -32,7 +32,7 @@ impl From<VerifierKey> for TrustedKey {
     }
 }
 
-/// USAGE if it is of another form.
+/// The error is USAGE if the text has another form.
 impl FromStr for TrustedKey {
     type Err = Error;
 
@@ -41,7 +41,7 @@ impl FromStr for TrustedKey {
         let key = parts.next().unwrap_or_default().parse()?;
         let refused = || {
             Error::usage(format!(
-                "the chains of the key {key} are not digests of 64 lowercase digits"
+                "a chain of the key {key} is not a digest of 64 lowercase hexadecimal digits"
             ))
         };
         let chains = parts
@@ -63,7 +63,7 @@ impl fmt::Display for TrustedKey {
     }
 }
 
-/// The keys that a reader trusts, and how many of them have to sign a version that it takes.
+/// The keys that a reader trusts, and how many of them must sign a version that the reader accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Trust {
     keys: Vec<TrustedKey>,
@@ -71,7 +71,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// From public keys and a quorum, from 1 to the number of keys.
+    /// Creates trust in these public keys, with a quorum from 1 to the number of keys.
     ///
     /// # Errors
     /// USAGE if a key is given twice, under whatever name, or the quorum is not from 1 to the
@@ -107,7 +107,7 @@ impl Trust {
         self.keys.iter().filter(is_for).map(|key| &key.key)
     }
 
-    /// Names of the own notes on the commit of a version: of the keys that are trusted for this
+    /// Names of the own notes on the commit of a version, by the keys that are trusted for this
     /// chain.
     pub fn own_notes(&self, chain: Digest, version: u64, commit: Digest) -> BTreeSet<ObjectName> {
         self.keys_of(chain)
@@ -115,14 +115,17 @@ impl Trust {
             .collect()
     }
 
-    /// Whether enough keys are trusted for this chain to read it.
+    /// Checks that enough keys are trusted for this chain to read it.
     ///
     /// # Errors
     /// R-SIG-05 (`CHAIN`).
     pub fn check_chain(&self, chain: Digest) -> Result<()> {
         let (count, quorum) = (self.keys_of(chain).count(), self.quorum);
         ensure(count >= quorum, &rules::SIG_05, || {
-            format!("{count} of the trusted keys are trusted for this chain, {chain}, not {quorum}")
+            format!(
+                "{count} of the trusted keys are trusted for this chain, {chain}, but the quorum \
+                 is {quorum}"
+            )
         })
         .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
     }
@@ -165,7 +168,9 @@ mod tests {
 
     #[test]
     fn a_key_is_trusted_for_its_chains() {
-        let (one, two, other) = (Digest([1; 32]), Digest([0xab; 32]), Digest([3; 32]));
+        let one = Digest([1; 32]);
+        let two = Digest([0xab; 32]);
+        let other = Digest([3; 32]);
         let line = format!("{} {two} {one}", key("a", 1));
         let both: TrustedKey = line.parse().unwrap();
         assert_eq!(both.to_string(), format!("{} {one} {two}", key("a", 1)));

@@ -89,7 +89,7 @@ fn files_of_another_length_are_refused() {
     fs::write(&path, &whole).unwrap();
     assert!(SafetensorsState::open(&path).is_ok());
     fs::write(&path, [&whole[..], &[0]].concat()).unwrap();
-    usage(&path, "calls for 63 bytes, it has 64");
+    usage(&path, "describes 63 bytes, but it has 64");
     fs::write(&path, [&u64::MAX.to_le_bytes()[..], b"{}"].concat()).unwrap();
     usage(&path, "beyond the file");
     let huge = fs::File::create(&path).unwrap();
@@ -208,7 +208,7 @@ fn an_index_says_which_files_count() {
         usage(folder.path(), message);
     }
     index(r#"{"weight_map":{"a":"missing.safetensors"}}"#);
-    usage(folder.path(), "its index names this file");
+    usage(folder.path(), "the index names this file");
 }
 
 fn write(root: &Path, files: &[(&str, &[u8])]) {
@@ -223,7 +223,9 @@ fn write(root: &Path, files: &[(&str, &[u8])]) {
 fn tensors_of_files_in_folders_carry_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
-    let (a, b, junk) = (file_of(A, &[1, 2]), file_of(B, &[3]), file_of(B, &[9]));
+    let a = file_of(A, &[1, 2]);
+    let b = file_of(B, &[3]);
+    let junk = file_of(B, &[9]);
     let shards = [
         "m-00001-of-00002.safetensors",
         "m-00002-of-00002.safetensors",
@@ -291,7 +293,8 @@ fn tensors_of_files_in_folders_carry_the_folder() {
         *state.layout()
     );
 
-    // Whatever else lies there, also in folders that are left out otherwise.
+    // Opening files by their names does not depend on other files, even in folders that are left
+    // out otherwise.
     write(
         root,
         &[("text/chain.json", b""), ("more/x.safetensors", &a)],
@@ -313,7 +316,8 @@ fn tensors_of_files_in_folders_carry_the_folder() {
 
 #[test]
 fn folders_that_cannot_be_in_a_layout_are_refused() {
-    let (a, b) = (file_of(A, &[1, 2]), file_of(B, &[3]));
+    let a = file_of(A, &[1, 2]);
+    let b = file_of(B, &[3]);
     let slash = file_of(&A.replace("\"a\"", "\"vae/a\""), &[1, 2]);
     let two_indexes = [
         ("x.safetensors.index.json", &b"{}"[..]),
@@ -330,7 +334,7 @@ fn folders_that_cannot_be_in_a_layout_are_refused() {
         ),
         (
             &[("a.safetensors/1.safetensors", &a)],
-            "called like a file of tensors",
+            "with the name of a file of tensors",
         ),
         (&[("a. /1.safetensors", &a)], "a space or a dot"),
         (&[("con/1.safetensors", &a)], "Windows device name"),
@@ -389,11 +393,9 @@ fn folders_that_cannot_be_in_a_layout_are_refused() {
 
 #[test]
 fn directories_that_are_not_one_model_are_refused() {
-    let (a, b, whole) = (
-        file_of(A, &[1, 2]),
-        file_of(B, &[3]),
-        &br#"{"architectures":["X"]}"#[..],
-    );
+    let a = file_of(A, &[1, 2]);
+    let b = file_of(B, &[3]);
+    let whole = &br#"{"architectures":["X"]}"#[..];
     let index = &br#"{"weight_map":{"a":"model-00001-of-00001.safetensors"}}"#[..];
     let several = [
         ("x/1/m.safetensors", &a[..]),
@@ -435,7 +437,7 @@ fn directories_that_are_not_one_model_are_refused() {
                 several[2],
                 ("x/2/config.json", whole),
             ],
-            "\"x/1/\" and \"x/2/\" hold a model each",
+            "\"x/1/\" and \"x/2/\" each hold a model",
         ),
         (
             &[
@@ -470,7 +472,7 @@ fn directories_that_are_not_one_model_are_refused() {
         write(folder.path(), files);
         usage(folder.path(), message);
     }
-    // The same files in folders beside each other, or in a folder and one in it.
+    // The same files in two sibling folders, or in a folder and in one inside it.
     let adapter = |files: &[&'static str]| {
         let folder = tempfile::tempdir().unwrap();
         for file in files {
@@ -522,8 +524,8 @@ fn directories_that_are_not_one_model_are_refused() {
             fs::remove_file(folder.path().join(parts)).unwrap();
         }
     }
-    // As sentence transformers and pipelines have them: other names of files or of tensors, other
-    // shapes, or not beside each other.
+    // Sentence transformers and pipelines have these: different names of files or tensors,
+    // different shapes, or folders that are not siblings.
     let wide = file_of(
         r#"{"a":{"dtype":"U8","shape":[1,2],"data_offsets":[0,2]}}"#,
         &[1, 2],
@@ -540,8 +542,8 @@ fn directories_that_are_not_one_model_are_refused() {
         let state = SafetensorsState::open(folder.path()).unwrap();
         state.check_one_model().unwrap();
     }
-    // Parts of one model may have the same tensors, and not all folders that say what they are
-    // have.
+    // These are accepted: parts with the same tensors that are not all configured as whole models,
+    // such parts of a pipeline, and other directories that look unusual.
     for files in [
         &[several[0], several[1]][..],
         &[
@@ -587,12 +589,12 @@ fn directories_that_are_not_one_model_are_refused() {
     }
 }
 
-/// How a file changes.
+/// A change of a file.
 #[cfg(unix)]
 type Change = fn(&Path);
 
-/// Ways to change a file that others read: in place, with the time of its last writing set back;
-/// another file in its place; cut; gone.
+/// Returns ways to change a file that is being read: overwritten in place, with its modification
+/// time restored; replaced by another file; cut; removed.
 #[cfg(unix)]
 fn changes() -> [(&'static str, Change); 4] {
     use std::os::unix::fs::FileExt;
@@ -666,10 +668,11 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
             (4, 2),
             (4, 3),
         ] {
-            let (old, new) = (model("old", 1), model("new", 2));
+            let old = model("old", 1);
+            let new = model("new", 2);
             let changed = if work == 0 { new.clone() } else { old.clone() }.join("a.safetensors");
             let once = AtomicBool::new(true);
-            // In the middle: some of it has been read, and some has not.
+            // Changes the file in the middle of the work, when a part of it has been read.
             let progress = |bytes: u64| {
                 if bytes > 0 && once.swap(false, Ordering::Relaxed) {
                     change(&changed);
@@ -690,7 +693,7 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
                 .install(run)
                 .unwrap_err();
             assert!(
-                error.message().contains("has changed while it was read"),
+                error.message().contains("changed while it was being read"),
                 "{how} {threads} {work}: {error:?}"
             );
             assert_eq!(
@@ -714,7 +717,7 @@ fn shards_indexes_and_names_are_watched_too() {
         ("config.json", b"{}"),
     ];
     for (name, text) in [
-        (INDEX_NAME, "has changed"),
+        (INDEX_NAME, "file changed"),
         ("2.safetensors", "were added"),
         ("config.json", ""),
     ] {
@@ -723,7 +726,7 @@ fn shards_indexes_and_names_are_watched_too() {
         let kept = SafetensorsState::open_files(folder.path(), ["1.safetensors"]).unwrap();
         state.check_unchanged().unwrap();
         write(folder.path(), &[(name, b"other")]);
-        // Other files are no part of the state.
+        // Other files are not part of the state.
         let found = state
             .check_unchanged()
             .map_or_else(|error| error.message().to_owned(), |()| String::new());
@@ -731,7 +734,8 @@ fn shards_indexes_and_names_are_watched_too() {
             found.contains(text) && found.is_empty() == text.is_empty(),
             "{name}: {found}"
         );
-        // Second names for files of a directory that is kept change them, too, but nothing in them.
+        // A second name for a file of a kept directory changes the file's metadata, but not its
+        // content.
         fs::hard_link(
             folder.path().join("1.safetensors"),
             folder.path().join("second"),
@@ -751,7 +755,8 @@ fn outputs_are_never_inputs() {
 
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let (old, new) = (file_of(A, &[1, 2]), file_of(A, &[1, 3]));
+    let old = file_of(A, &[1, 2]);
+    let new = file_of(A, &[1, 3]);
     let files = [
         ("old", &old[..]),
         ("new", &new),
@@ -812,7 +817,7 @@ fn outputs_are_never_inputs() {
             "{number}"
         );
     }
-    // The other end of a hub's links must not be replaced as a whole either; a base may be.
+    // The folder that a hub's links lead to must not be replaced as a whole either; a base may be.
     files::diff(&at("hub"), &at("dir"), &at("3"), &options).unwrap();
     assert!(
         apply("hub", "3", "blobs")

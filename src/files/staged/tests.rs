@@ -13,7 +13,7 @@ const ODD: &str = r#" {"z":{"shape":[2],"dtype":"U8","data_offsets":[0,2]}, "Ma\
 const ODD_DATA: [u8; 6] = [1, 2, 3, 4, 5, 6];
 const INDEX: &str = r#"{"weight_map": {"a":"2.safetensors", "b":"1.safetensors"}, "metadata":{"total_size":3,"note":[1]}}"#;
 
-/// Writes all of `state`, in small steps, and commits.
+/// Writes all of `state`, byte by byte, and commits.
 fn write(state: &impl State, staged: StagedSafetensors) -> Result<u64> {
     for (number, info) in state.tensors().iter().enumerate() {
         for offset in 0..info.bytes() {
@@ -22,7 +22,8 @@ fn write(state: &impl State, staged: StagedSafetensors) -> Result<u64> {
             staged.write(number, offset, &byte)?;
         }
     }
-    let (out, expected) = (staged.out.clone(), MemoryState::copy_of(state)?);
+    let out = staged.out.clone();
+    let expected = MemoryState::copy_of(state)?;
     let written = staged.commit()?;
     assert_eq!(
         MemoryState::copy_of(&SafetensorsState::open(out)?)?,
@@ -77,10 +78,8 @@ fn refused(result: Result<impl Sized>, text: &str) {
 #[test]
 fn an_equal_state_gives_an_equal_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (
-        folder.path().join("before"),
-        folder.path().join("nach her \u{1F9EE}"),
-    );
+    let before = folder.path().join("before");
+    let after = folder.path().join("nach her \u{1F9EE}");
     fs::write(&before, file_of(ODD, &ODD_DATA)).unwrap();
     let base = SafetensorsState::open(&before).unwrap();
     rewrite(&base, &after, false).unwrap();
@@ -91,7 +90,8 @@ fn an_equal_state_gives_an_equal_file() {
 #[test]
 fn another_header_is_one_of_the_safetensors_crate() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     fs::write(&before, file_of(ODD, &ODD_DATA)).unwrap();
     let base = SafetensorsState::open(&before).unwrap();
     let mut target = MemoryState::copy_of(&base).unwrap();
@@ -115,14 +115,15 @@ fn another_header_is_one_of_the_safetensors_crate() {
 #[test]
 fn an_equal_directory_is_equal_in_every_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_shards(&before);
     rewrite(&base, &after, false).unwrap();
     let mut expected = contents(&before);
     assert!(expected.remove(".hidden").is_some() && expected.remove("folder").is_some());
     assert_eq!(contents(&after), expected);
     assert_eq!(expected.len(), 4);
-    // Replacing the base itself is allowed: everything is read before.
+    // Replacing the base itself is allowed: everything has been read before.
     let base = SafetensorsState::open(&after).unwrap();
     rewrite(&base, &after, true).unwrap();
     assert_eq!(contents(&after), expected);
@@ -132,7 +133,8 @@ fn an_equal_directory_is_equal_in_every_file() {
 #[test]
 fn other_files_can_be_left() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_shards(&before);
     let mut staged =
         StagedSafetensors::create(&after, base.tensors(), base.layout(), Some(&base), false)
@@ -150,7 +152,8 @@ fn other_files_can_be_left() {
 #[test]
 fn a_changed_directory_gets_a_new_index() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_shards(&before);
     let mut wider = MemoryState::copy_of(&base).unwrap();
     wider.insert("b", Dtype::U8, &[3], vec![5; 3]).unwrap();
@@ -160,7 +163,7 @@ fn a_changed_directory_gets_a_new_index() {
     other.insert("c", Dtype::U8, &[], vec![5]).unwrap();
     let other_map = serde_json::json!({ "a": "2.safetensors", "c": "2.safetensors" });
 
-    // The same tensors in the same files yet another size; then the same size, yet other tensors.
+    // First the same tensors with another total size, then other tensors with the same one.
     for (target, total_size, weight_map) in [(wider, 5, wider_map), (other, 3, other_map)] {
         let layout = base.layout().carried_over(target.tensors()).unwrap();
         let staged =
@@ -184,7 +187,8 @@ fn a_changed_directory_gets_a_new_index() {
 #[test]
 fn an_emptied_directory_can_be_opened() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_shards(&before);
     let layout = base.layout().carried_over(&[]).unwrap();
     StagedSafetensors::create(&after, &[], &layout, Some(&base), false)
@@ -225,7 +229,8 @@ fn a_directory_of_one_file_needs_no_index() {
 #[test]
 fn other_files_do_not_displace_shards() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     make_shards(&before);
     fs::write(before.join("New.safetensors"), "stale").unwrap();
     let base = SafetensorsState::open(&before).unwrap();
@@ -251,17 +256,18 @@ fn other_files_do_not_displace_shards() {
 #[test]
 fn what_exists_is_kept_unless_it_is_to_be_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let (base, out) = (folder.path().join("base"), folder.path().join("out"));
+    let base = folder.path().join("base");
+    let out = folder.path().join("out");
     fs::write(&base, file_of(ODD, &ODD_DATA)).unwrap();
     let base = SafetensorsState::open(&base).unwrap();
     let create = |replace| {
         StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), replace)
     };
 
-    // It appears after the check.
+    // The output appears after the check.
     let staged = create(true).unwrap();
     fs::create_dir(&out).unwrap();
-    refused(staged.commit(), "only a file");
+    refused(staged.commit(), "which a file cannot replace");
     fs::remove_dir(&out).unwrap();
     let staged = create(false).unwrap();
     fs::write(&out, "precious").unwrap();
@@ -277,7 +283,7 @@ fn what_exists_is_kept_unless_it_is_to_be_replaced() {
 
     fs::remove_file(&out).unwrap();
     fs::create_dir(&out).unwrap();
-    refused(create(true), "only a file");
+    refused(create(true), "which a file cannot replace");
     refused(
         StagedSafetensors::create(Path::new(".."), base.tensors(), base.layout(), None, true),
         "no name",
@@ -292,7 +298,7 @@ fn a_directory_with_files_of_others_is_not_replaced() {
     let create = |replace| {
         StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), replace)
     };
-    refused(rewrite(&base, base.path(), true), "would remove");
+    refused(rewrite(&base, base.path(), true), "would be lost");
 
     let staged = create(false).unwrap();
     fs::create_dir(&out).unwrap();
@@ -318,7 +324,7 @@ fn a_directory_with_files_of_others_is_not_replaced() {
 
     fs::remove_dir_all(&out).unwrap();
     fs::write(&out, "").unwrap();
-    refused(create(true), "only a directory");
+    refused(create(true), "which a directory cannot replace");
 }
 
 #[test]
@@ -336,7 +342,7 @@ fn dropping_leaves_nothing() {
         drop(staged);
         assert_eq!(contents(folder.path()).len(), 1);
     }
-    // A file of the base that vanishes is found late.
+    // The absence of a file of the base is only noticed by the commit.
     fs::write(base.path().join("late"), "").unwrap();
     let base = SafetensorsState::open(base.path()).unwrap();
     let out = folder.path().join("out");
@@ -427,7 +433,8 @@ fn permissions_are_the_usual_ones() {
     assert_eq!(mode("directory/m.safetensors"), mode("plain"));
 }
 
-/// A pipeline: two parts with the same tensors, one of them in several files, and a tokenizer.
+/// Makes a pipeline: two parts with the same tensors, one of them in several files, and a
+/// tokenizer.
 fn make_pipeline(folder: &Path) -> SafetensorsState {
     let a = file_of(
         r#"{ "a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#,
@@ -458,7 +465,7 @@ fn make_pipeline(folder: &Path) -> SafetensorsState {
     SafetensorsState::open(folder).unwrap()
 }
 
-/// Names and contents of the files in a directory and its folders.
+/// Returns names and contents of the files in a directory and its folders.
 fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let names = crate::files::ModelListing::of(folder).unwrap().files;
     names
@@ -475,7 +482,8 @@ fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn an_equal_pipeline_is_equal_in_every_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     let base = make_pipeline(&before);
     let expected = tree(&before);
     assert_eq!(expected.len(), 7);
@@ -488,7 +496,8 @@ fn an_equal_pipeline_is_equal_in_every_folder() {
             .map(|bytes| bytes.len() as u64)
             .sum::<u64>()
     );
-    // Without the base: other headers, another index and no other files, but the same tensors.
+    // Without the base, headers and index differ and there are no other files, but the tensors are
+    // the same.
     fs::remove_dir_all(&after).unwrap();
     write(
         &base,
@@ -530,7 +539,7 @@ fn a_pipeline_is_replaced_if_no_folder_is_lost() {
         refused(rewrite(&base, &before, true), lost);
         fs::remove_dir(before.join(lost)).unwrap();
     }
-    // Nothing would be written there any more.
+    // Without the base, no file would be written to this folder.
     let staged = StagedSafetensors::create(&before, base.tensors(), base.layout(), None, true);
     refused(staged, "\"text/tokenizer\"");
     #[cfg(unix)]
@@ -546,7 +555,8 @@ fn a_pipeline_is_replaced_if_no_folder_is_lost() {
 #[test]
 fn other_files_do_not_stand_in_the_way_of_folders() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    let before = folder.path().join("before");
+    let after = folder.path().join("after");
     fs::create_dir_all(before.join("m.safetensors")).unwrap();
     fs::write(before.join("m.safetensors/notes"), "").unwrap();
     fs::write(before.join("VAE"), "").unwrap();

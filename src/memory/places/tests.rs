@@ -1,11 +1,11 @@
-//! Places against a plain model: every lane of a tensor, one by one.
+//! Compares places with a simple model that has every lane of a tensor, one by one.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::tensor::{DescribedDtype, Dtype, TensorInfo, find};
 
-/// Random numbers.
+/// A random number generator.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -22,7 +22,8 @@ impl Random {
     }
 }
 
-/// How many neighbouring elements are whole lanes, and how many lanes.
+/// Returns the minimum number of neighbouring elements that are whole lanes, and the number of
+/// those lanes.
 fn unit(dtype: Dtype) -> (u64, u64) {
     let lane_bits = 8 * dtype.lane_bytes() as u64;
     let elements = (1..=64)
@@ -31,8 +32,8 @@ fn unit(dtype: Dtype) -> (u64, u64) {
     (elements, elements * dtype.bits() / lane_bits)
 }
 
-/// A box of a tensor in random places, from a place of a row on; and the place of each lane of the
-/// tensor that is in it.
+/// Puts a box of a tensor in random places, from `first` in a row on. Returns the region, and for
+/// each lane of the tensor its place, if the box contains it.
 pub(crate) fn scattered(
     info: &TensorInfo,
     index: Vec<Range<u64>>,
@@ -43,7 +44,7 @@ pub(crate) fn scattered(
     let whole = info.shape()[index.len()..].iter().map(|&length| 0..length);
     let mut ranges: Vec<Range<u64>> = index.iter().cloned().chain(whole).collect();
     let mut shape = info.shape().to_vec();
-    // The last dimension in lanes.
+    // Converts the last dimension to lanes.
     if let (Some(range), Some(length)) = (ranges.last_mut(), shape.last_mut()) {
         (range.start, range.end) = (range.start / elements * lanes, range.end / elements * lanes);
         *length = *length / elements * lanes;
@@ -55,7 +56,8 @@ pub(crate) fn scattered(
         (1..order.len())
             .for_each(|at| order.swap(at, usize::try_from(random.below(at as u64 + 1)).unwrap()));
     }
-    let (mut strides, mut reach) = (vec![1; shape.len()], 1);
+    let mut strides = vec![1; shape.len()];
+    let mut reach = 1;
     for &dimension in order.iter().rev() {
         strides[dimension] = reach
             + if is_in_a_row {
@@ -96,12 +98,12 @@ fn dtypes() -> Vec<Dtype> {
     Dtype::all().chain(odd).collect()
 }
 
-/// A tensor with up to four dimensions, and a box of it.
+/// Makes a tensor with up to four dimensions, and a box of it.
 pub(crate) fn tensor_and_box(name: &str, random: &mut Random) -> (TensorInfo, Vec<Range<u64>>) {
     let dtypes = dtypes();
     let dtype = dtypes[usize::try_from(random.below(dtypes.len() as u64)).unwrap()];
     let rank = usize::try_from(random.below(5)).unwrap();
-    // Only multiples are whole lanes.
+    // Only multiples of `unit` elements are whole lanes.
     let (unit, lanes) = unit(dtype);
     let rank = if (unit, lanes) == (1, 1) {
         rank
@@ -172,7 +174,7 @@ fn compare(part: &TensorPart, places: &[Option<u64>], random: &mut Random) {
             .map(|(lane, place)| place.filter(|_| is_asked(lane)))
             .collect();
         assert_eq!(found, expected);
-        // Some numbers from there on.
+        // Some lane numbers, counted from `begin`.
         let sparse = 1 + random.below(6);
         let numbers: Vec<u32> = (0..u32::try_from(end - begin).unwrap())
             .filter(|_| all || random.below(sparse) == 0)
@@ -205,14 +207,14 @@ proptest! {
         let mut elements = given.index.clone();
         elements.extend(info.shape()[elements.len()..].iter().map(|&length| 0..length));
         prop_assert_eq!((part.row(), part.elements()), (at.0, &*elements));
-        // Dimensions say the same as the stretches.
+        // The dimensions describe the same lanes as the stretches.
         let lengths: u64 = part.dimensions().map(|(length, ..)| length).product();
         prop_assert_eq!(lengths, places.len() as u64);
         compare(part, &places, random);
-        // All of it is alone; a part needs the others.
+        // A part that is the whole tensor is independent; any other part needs the others.
         let is_all = places.iter().all(Option::is_some);
         prop_assert_eq!(found.joins(0, 0).ok(), is_all.then_some(None));
-        // Spans have the same places.
+        // Spans describe the same places.
         let here: Vec<u64> = places.iter().copied().flatten().collect();
         let spans = Span::at(3, &here);
         let of_spans = spans.iter().flat_map(|span| {
@@ -234,7 +236,7 @@ proptest! {
         let shape = info.shape().to_vec();
         let ranks = 1 + usize::try_from(random.below(4)).unwrap();
         let mut all: Vec<Vec<Vec<Elements>>> = vec![vec![Vec::new()]; ranks];
-        // Blocks of a grid, each with some copies.
+        // The blocks of a grid, each with some copies.
         let cuts: Vec<Vec<Range<u64>>> = shape.iter().map(|&length| {
             let cut = random.below(length);
             [0..cut, cut..length].into_iter().filter(|range| !range.is_empty()).collect()
@@ -249,7 +251,7 @@ proptest! {
                 all[rank][0].push(block.clone());
             }
         }
-        // And sometimes somebody has all.
+        // Sometimes one process has the whole tensor.
         if random.below(3) == 0 {
             let rank = usize::try_from(random.below(ranks as u64)).unwrap();
             all[rank][0].push(shape.iter().map(|&end| 0..end).collect());
@@ -289,7 +291,7 @@ proptest! {
             }
         }
         prop_assert!(held.iter().flatten().all(|&times| times == 1), "{:?}", held);
-        // Without a block, or with one that reaches into another.
+        // A block is missing, or overlaps another one.
         let is_part = |part: &Elements| part.iter().zip(&shape).any(|(range, &length)| *range != (0..length));
         if blocks.len() > 1 {
             let block = &blocks[usize::try_from(random.below(blocks.len() as u64)).unwrap()];
@@ -301,12 +303,13 @@ proptest! {
             let part = larger.iter_mut().flat_map(|rank| &mut rank[0]).find(|part| is_part(part)).unwrap();
             let at = part.iter().zip(&shape).position(|(range, &length)| *range != (0..length)).unwrap();
             if part[at].start > 0 { part[at].start -= 1 } else { part[at].end += 1 }
-            // If it is all now, it is alone, and there may be a copy of what it was.
+            // A part that has become the whole tensor is independent, and its old block may have a
+            // copy.
             if is_part(part) {
                 prop_assert_eq!(own[0].clone().divide(0, &larger, |_| true).unwrap_err().class(), ErrorClass::Usage);
             }
         }
-        // Nobody has it.
+        // No process has a part.
         let none = vec![vec![Vec::new()]; ranks];
         prop_assert!(own[0].clone().divide(0, &none, |_| true).is_err());
         prop_assert!(own[0].clone().divide(0, &none, |name| name != "t").is_ok());
@@ -317,7 +320,7 @@ fn info(dtype: Dtype, shape: &[u64]) -> TensorInfo {
     TensorInfo::new("t", dtype, shape).unwrap()
 }
 
-/// A tensor of 4 times 6.
+/// Makes a region of a tensor with 4 times 6 elements.
 fn given(shape: &[u64], strides: Option<&[u64]>, index: &[(u64, u64)]) -> Region {
     Region {
         name: "t".to_owned(),
@@ -346,11 +349,11 @@ fn what_is_not_that_part_is_refused() {
         given(&[1, 6], None, &[(3, 2)]),
         given(&[1, 6], None, &[(2, 2)]),
         given(&[4, 6], None, &[(0, 4), (0, 6), (0, 1)]),
-        // What cannot be counted.
+        // Sizes that overflow.
         given(&[4, 6], Some(&[u64::MAX, 1]), &[]),
         given(&[u64::MAX, u64::MAX], None, &[]),
         given(&[0, u64::MAX, u64::MAX], None, &[]),
-        // Lanes in the same place.
+        // Several lanes in the same place.
         given(&[4, 6], Some(&[0, 1]), &[]),
         given(&[4, 6], Some(&[1, 1]), &[]),
         given(&[4, 6], Some(&[5, 1]), &[]),
@@ -385,7 +388,7 @@ fn what_is_not_that_part_is_refused() {
 
 #[test]
 fn elements_that_are_no_whole_lanes_are_joined() {
-    // Of six bits: a byte has elements of two rows, but two rows are three bytes.
+    // Elements have six bits: a byte has bits of two rows, but two rows are three bytes.
     let parts = |shape: &[u64], given: Region| {
         let places = Places::new(vec![info(Dtype::F6_E2M3, shape)], &[given]).unwrap();
         places.parts(0)[0]
@@ -398,7 +401,7 @@ fn elements_that_are_no_whole_lanes_are_joined() {
         [(3, 7, 3), (6, 12, 3)]
     );
     assert_eq!(parts(&[3, 2, 2], given(&[3, 3], None, &[])), [(0, 7, 9)]);
-    // Those dimensions as they are, if they lie in a row.
+    // The dimensions of the whole tensor are joined to one of three lanes.
     assert_eq!(parts(&[2, 2], given(&[3], None, &[])), [(0, 7, 3)]);
     let error = refused(
         Dtype::F6_E2M3,
@@ -492,8 +495,8 @@ fn tensors_in_the_same_memory_are_tied() {
         [0, 1, 2].map(|tensor| places.tied(tensor)),
         [None, None, Some(0)]
     );
-    // Half of it, another order of dimensions, another dtype; and a tensor that lies twice in the
-    // same place.
+    // Overlaps that are not ties: half of a tensor, another order of dimensions, one copy of two,
+    // another dtype, and a tensor that is twice in the same place.
     let transposed = given(&[4, 6], Some(&[1, 4]), &[]);
     for (others, own) in [
         (parts("a"), vec![named("b", &halves[0])]),

@@ -1,4 +1,4 @@
-//! A version's way through a chain: the publisher's step by itself, and all of the way from files
+//! The path of a version through a chain: the publisher's step alone, and the whole path from files
 //! to a follower's file.
 
 use std::path::Path;
@@ -17,8 +17,8 @@ use rayon::ThreadPool;
 use crate::{Group, threaded};
 
 impl Group<'_> {
-    /// All that a publisher does for a version, its objects in memory: with what it published last
-    /// as the base, and with another base, whose state is hashed.
+    /// Times all work of a publisher for a version, with its objects in memory: with the last
+    /// published state as the base, and with another base, whose state must be hashed.
     pub(crate) fn publisher(&mut self, pool: &ThreadPool) -> Result {
         let states = [&self.pair.base, &self.pair.target];
         for (name, is_last) in [
@@ -33,7 +33,8 @@ impl Group<'_> {
             publisher.publish(states[0], Base::Nothing, &())?;
             let mut turn = 0;
             let mut publish = || {
-                let (old, new) = (states[turn % 2], states[(turn + 1) % 2]);
+                let old = states[turn % 2];
+                let new = states[(turn + 1) % 2];
                 turn += 1;
                 let base = if is_last {
                     Base::Last(old.into())
@@ -49,8 +50,8 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Publishing a version into a directory and following it there, with everything written to
-    /// disk, by all threads.
+    /// Times publishing a version into a directory and following it there, with everything written
+    /// to disk, on all threads.
     pub(crate) fn chain(&mut self, place: &Path) -> Result {
         let pair = self.pair;
         let path = |name: &str| place.join(format!("{}-{name}", pair.name));
@@ -87,7 +88,8 @@ impl Group<'_> {
         self.group
             .bench_function("publish and follow, all threads", |bencher| {
                 bencher.iter(|| {
-                    let (old, new) = (&states[turn % 2], &states[(turn + 1) % 2]);
+                    let old = &states[turn % 2];
+                    let new = &states[(turn + 1) % 2];
                     turn += 1;
                     let published = publisher.publish(new, Base::State(old.into()), &())?;
                     let switched = follow()?;

@@ -1,5 +1,5 @@
-//! Taking links in place: proving the lanes that they code, and writing these to memory that others
-//! could write to as well.
+//! Applying links in place: verifying the lanes that they code, and writing these lanes to memory
+//! that other code could write to, too.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use rayon::ThreadPool;
 
 use crate::{Group, group, pools, time};
 
-/// How many links are taken in one pass, how much of the model each of them changes, and the
+/// Number of links that are applied in one pass, the part of the model that each changes, and the
 /// model's size.
 const LINKS: usize = 16;
 const PERCENT: f64 = 0.35;
 const MEBIBYTES: u64 = 128;
 
-/// A model in buffers as an engine has them.
+/// A model in buffers, as an engine has it.
 struct Engine(Vec<(TensorInfo, Vec<u8>)>);
 
 impl Engine {
@@ -79,7 +79,7 @@ impl<'a> Route<'a> {
         Self::new(base, vec![file])
     }
 
-    /// From opening the links on.
+    /// Opens the links and verifies them against memory.
     fn prove(&self, memory: &mut LentState<&mut [u8]>) -> deltachain::Result<Changes<HostLanes>> {
         let open = |file| LinkReader::open(file, &Limits::unlimited());
         let links = self
@@ -94,7 +94,7 @@ impl<'a> Route<'a> {
         Ok(changes)
     }
 
-    /// Times the proof, with the threads of a pool.
+    /// Times the verification, with the threads of a pool.
     fn time(
         &self,
         group: &mut BenchmarkGroup<'_, WallTime>,
@@ -102,7 +102,7 @@ impl<'a> Route<'a> {
         name: &str,
     ) -> Result {
         let mut engine = Engine::of(self.base);
-        // Nobody waits for it: one thread uses the memory at a time.
+        // The lock is never contended: one thread at a time uses the memory.
         let memory = Mutex::new(engine.lend()?);
         time(group, pool, name, || {
             self.prove(&mut memory.lock().unwrap_or_else(PoisonError::into_inner))
@@ -110,7 +110,7 @@ impl<'a> Route<'a> {
         Ok(())
     }
 
-    /// If it leads to another state.
+    /// Returns an error if the links lead to another state.
     fn check(&self, target: &MemoryState) -> Result {
         let mut engine = Engine::of(self.base);
         let mut weights = engine.lend()?;
@@ -125,7 +125,7 @@ impl<'a> Route<'a> {
 }
 
 impl Group<'_> {
-    /// What a reader in place does at a step.
+    /// Times the work of an in-place reader for one step.
     pub(crate) fn in_place(&mut self, pool: &ThreadPool) -> Result {
         let Pair { base, target, .. } = self.pair;
         for profile in [Profile::Local, Profile::Direct] {
@@ -140,8 +140,8 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// For how long serving stops: old values are read again and compared, new ones are written.
-    /// One thread does it.
+    /// Times the pause of serving: old values are read again and compared, and new ones are
+    /// written, by one thread.
     pub(crate) fn pause_in_place(&mut self) -> Result {
         let Pair { base, target, .. } = self.pair;
         let mut engine = Engine::of(base);
@@ -157,14 +157,14 @@ impl Group<'_> {
         pause()?;
         self.group
             .bench_function("in place: pause, 1 thread", |bencher| {
-                // What has not failed once does not fail.
+                // The same write has succeeded above, so it cannot fail here.
                 bencher.iter_custom(|times| (0..times).map(|_| pause().unwrap_or_default()).sum());
             });
         Ok(())
     }
 }
 
-/// Many links in one pass, beside one link that codes as many lanes.
+/// Times many links in one pass, and one link that codes as many lanes.
 pub(crate) fn sequence(criterion: &mut Criterion) -> Result {
     let mut walk = Walk::new(MEBIBYTES, PERCENT / 100.0)?;
     let base = walk.state.clone();

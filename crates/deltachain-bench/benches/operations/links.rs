@@ -1,4 +1,4 @@
-//! Making and applying a link between two states in memory, and memory that is changed in place.
+//! Making and applying a link between two states in memory, and changing memory in place.
 
 use std::hint::black_box;
 
@@ -10,7 +10,7 @@ use rayon::ThreadPool;
 
 use crate::{Group, pool, pools};
 
-/// What a link begins with, and what its file is made of.
+/// A link: its name in tables, the table of its base, and its file.
 struct Link {
     called: &'static str,
     table: StateTable,
@@ -37,7 +37,7 @@ impl Link {
         LinkReader::open(&self.file, &Limits::unlimited())
     }
 
-    /// Opens the link, as everybody does who gets one, and hands over what applies it.
+    /// Opens the link, as every reader does, and calls `work` with its replay.
     fn replay<T>(
         &self,
         work: impl FnOnce(Replay<'_, &Vec<u8>>) -> deltachain::Result<T>,
@@ -50,12 +50,12 @@ impl Link {
 }
 
 impl<S: State> Group<'_, S> {
-    /// What memory does with the same bytes, and what hashing them takes.
+    /// Times copying, comparing and hashing the same bytes.
     pub(crate) fn memory(&mut self) -> Result {
         let Pair { base, target, .. } = self.pair;
         let mut room = MemoryState::zeros(base.tensors())?;
         let copies = room.writer();
-        // Touches all pages; and what can be done once fails no more.
+        // Touches all pages, and shows that the copies below cannot fail.
         output::copy(base, &copies)?;
         for pool in pools()? {
             self.time(&pool, "memcpy", || output::copy(base, &copies).is_ok());
@@ -72,7 +72,7 @@ impl<S: State> Group<'_, S> {
         Ok(())
     }
 
-    /// Making the link and applying it.
+    /// Times making and applying the link.
     pub(crate) fn links(&mut self, pool: &ThreadPool, profile: Profile) -> Result {
         let Pair { name, base, target } = self.pair;
         let link = Link::of(self.pair, profile)?;
@@ -103,7 +103,7 @@ impl<S: State> Group<'_, S> {
         if !output::holds(&room, target) {
             return Err(format!("{name}: the result of {called} is not exact").into());
         }
-        // Iterating uses one thread, whatever the pool.
+        // Patches are iterated by one thread, whatever the pool.
         if profile == Profile::Direct && pool.current_num_threads() == 1 {
             let patches = || {
                 link.open()?
@@ -119,7 +119,8 @@ impl<S: State> Group<'_, S> {
 }
 
 impl Group<'_> {
-    /// What a subscriber does in memory at a step: it proves before it changes anything.
+    /// Times the work of a subscriber in memory for one step: it verifies a link before it changes
+    /// anything.
     pub(crate) fn step(&mut self, pool: &ThreadPool, profile: Profile) -> Result {
         let Pair { base, .. } = self.pair;
         let link = Link::of(self.pair, profile)?;
@@ -133,8 +134,8 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// For how long serving stops: the values of a prepared set go to their places, or back. One
-    /// thread does it, and it is the same whatever the profile.
+    /// Times the pause of serving: one thread writes the values of a prepared set, or puts the old
+    /// ones back. The profile makes no difference.
     pub(crate) fn pause(&mut self) -> Result {
         let Pair { name, base, target } = self.pair;
         let link = Link::of(self.pair, Profile::Compact)?;
@@ -162,7 +163,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Snapshot and restore.
+    /// Times making and applying a snapshot.
     pub(crate) fn states(&mut self, pool: &ThreadPool) -> Result {
         let Pair { name, target, .. } = self.pair;
         let link = |base: &MemoryState, target: &MemoryState| {

@@ -1,10 +1,10 @@
-//! Whole operations in memory, on real and synthetic pairs, with one thread and with all, beside
-//! copying, comparing and hashing the same bytes; links that are taken in place; sequences of links
-//! in one pass; and a version's way through a chain.
+//! Times whole operations in memory, on real and synthetic pairs, with one thread and with all,
+//! together with copying, comparing and hashing the same bytes; links applied in place; sequences
+//! of links in one pass; and the path of a version through a chain.
 //!
-//! `DELTACHAIN_BENCH_REAL` names a folder of real checkpoints (the excerpts in `testdata` if it is
-//! not set), `DELTACHAIN_BENCH_MEBIBYTES` the sizes of the synthetic pairs whose growth is looked
-//! at.
+//! `DELTACHAIN_BENCH_REAL` names a folder of real checkpoints (by default, the excerpts in
+//! `testdata`), `DELTACHAIN_BENCH_MEBIBYTES` the sizes of the synthetic pairs that show how times
+//! grow.
 
 mod chain;
 mod in_place;
@@ -21,11 +21,10 @@ use deltachain::tensor::{MemoryState, State};
 use deltachain_bench::{Pair, Result, many_tensors, real_pairs, synthetic};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Size of the synthetic pairs of different densities.
+/// Size of the synthetic pairs with different densities.
 const DENSITIES_MEBIBYTES: u64 = 128;
 
-/// Larger synthetic pairs have the same bytes of about this size several times, which no cache
-/// notices.
+/// Larger synthetic pairs repeat data of about this size, which is too much for any cache to keep.
 const REPEATED_MEBIBYTES: u64 = 1024;
 
 fn main() -> Result {
@@ -38,7 +37,7 @@ fn main() -> Result {
     let real = std::env::var_os("DELTACHAIN_BENCH_REAL").map_or(here, Into::into);
     let sizes =
         std::env::var("DELTACHAIN_BENCH_MEBIBYTES").unwrap_or_else(|_| "64,256,1024".to_owned());
-    // Next to what is built: a system's folder for temporary files may be memory.
+    // In the build folder: a system's folder for temporary files may be in memory.
     let disk = tempfile::tempdir_in(std::env::current_exe()?.parent().ok_or("no folder")?)?;
 
     for pair in real_pairs(&real)? {
@@ -78,7 +77,7 @@ fn main() -> Result {
     Ok(())
 }
 
-/// Every operation of a step on a pair; with one thread and with all.
+/// Times every operation of a step on a pair, with one thread and with all.
 fn whole<'a>(criterion: &'a mut Criterion, pair: &'a Pair) -> Result<Group<'a>> {
     let mut group = Group::new(criterion, pair);
     group.memory()?;
@@ -95,7 +94,7 @@ fn whole<'a>(criterion: &'a mut Criterion, pair: &'a Pair) -> Result<Group<'a>> 
     Ok(group)
 }
 
-/// The operations whose time should grow as the bytes do; with one thread.
+/// Times the operations whose time should grow in proportion to the bytes, with one thread.
 fn growth<S: State>(criterion: &mut Criterion, pair: &Pair<S>) -> Result {
     let mut group = Group::new(criterion, pair);
     group.memory()?;
@@ -111,7 +110,7 @@ fn pools() -> Result<Vec<ThreadPool>> {
     [1, all].into_iter().take(all.min(2)).map(pool).collect()
 }
 
-/// Benchmarks that go through as many bytes each.
+/// Makes a group of benchmarks that each process this number of bytes.
 fn group<'a>(criterion: &'a mut Criterion, name: &str, bytes: u64) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(name);
     group
@@ -120,7 +119,7 @@ fn group<'a>(criterion: &'a mut Criterion, name: &str, bytes: u64) -> BenchmarkG
     group
 }
 
-/// Times work that the threads of a pool do. The number of threads ends its name.
+/// Times work in the threads of a pool. The name ends with the number of threads.
 fn time<T: Send>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     pool: &ThreadPool,

@@ -1,4 +1,4 @@
-//! Catching up: several links in one pass, in memory and from file to file.
+//! Catching up: applying several links in one pass, in memory and from file to file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,15 @@ use deltachain_bench::{Result, Walk, output, save};
 
 use crate::{group, pools, time};
 
-/// Size of the model, and how much of it each link changes.
+/// Size of the model, and the part of it that each link changes.
 const MEBIBYTES: u64 = 128;
 const PERCENT: f64 = 0.35;
 
-/// How many links there are to catch up with.
+/// Numbers of links to catch up with.
 const COUNTS: [usize; 4] = [1, 4, 16, 64];
 
-/// By several compact links, in memory, on disk, and on a file system in memory where there is one.
+/// Times catching up with several compact links in memory, on disk, and on a file system in memory
+/// if there is one.
 pub(crate) fn catch_up(criterion: &mut Criterion, disk: &Path) -> Result {
     let mut walk = Walk::new(MEBIBYTES, PERCENT / 100.0)?;
     let base = walk.state.clone();
@@ -40,7 +41,7 @@ pub(crate) fn catch_up(criterion: &mut Criterion, disk: &Path) -> Result {
     Ok(())
 }
 
-/// How many links lead to a state, and the state.
+/// Number of links that lead to a state, and the state.
 type Target = (usize, MemoryState);
 
 fn called(place: &str) -> String {
@@ -93,10 +94,8 @@ fn in_files(
     targets: &[Target],
 ) -> Result {
     let mut group = group(criterion, &called(name), total_bytes(base.tensors()));
-    let (from, to) = (
-        place.join("base.safetensors"),
-        place.join("target.safetensors"),
-    );
+    let from = place.join("base.safetensors");
+    let to = place.join("target.safetensors");
     save(&from, base)?;
     let paths: Vec<PathBuf> = (0..links.len())
         .map(|number| place.join(format!("{number}.dcf")))

@@ -1,5 +1,5 @@
-//! `pair BASE TARGET MEBIBYTES DENSITY`: writes two neighbouring versions of a model that was never
-//! trained, as safetensors files of that size, of whose elements about that part differs.
+//! `pair BASE TARGET MEBIBYTES DENSITY`: writes two neighbouring versions of a synthetic model as
+//! safetensors files of this size, in which about this part of the elements differs.
 
 use std::env;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! One publisher and many followers in four regions, simulated: `simulate [NAME=VALUE ...]`;
-//! `simulate check` holds the simulation against a real publisher and real followers of a store
-//! that is slowed down. Without values: the table of followers in `docs/scaling.md`;
-//! `simulate cost DIFF APPLY` prints the table of costs.
+//! Simulates one publisher and many followers in four regions: `simulate [NAME=VALUE ...]`. Without
+//! values it prints the table of followers in `docs/scaling.md`; `simulate cost DIFF APPLY` prints
+//! the table of costs; `simulate check` compares the simulation with a real publisher and real
+//! followers of a throttled store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use deltachain_store::{
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
-/// Round trips before the bytes of a link come, as `check` finds them: listings, documents, the
-/// link's parts.
+/// Round trips before the first byte of a link arrives, as `check` measures them: listings,
+/// documents, the link's parts.
 const REQUESTS: f64 = 5.0;
 
 fn main() -> Result {
@@ -41,8 +41,8 @@ fn main() -> Result {
     }
 }
 
-/// 70 billion BF16 parameters; 1 % of them change every five minutes; four regions around the
-/// world.
+/// Returns the default scene: 70 billion BF16 parameters, 1 % of which change every five minutes,
+/// and four regions around the world.
 fn default() -> Scene {
     Scene {
         seed: 1,
@@ -134,8 +134,8 @@ fn table() {
     }
 }
 
-/// The cost of a version by model and nodes: `cost DIFF APPLY`, in GB of the model per second and
-/// core.
+/// Prints the cost of a version by model and nodes: `cost DIFF APPLY`, in GB of the model per
+/// second and core.
 fn cost(speeds: &[String]) -> Result {
     let [diff, apply] = speeds else {
         return Err("give the speeds of diff and apply".into());
@@ -148,7 +148,7 @@ fn cost(speeds: &[String]) -> Result {
         for nodes in [1.0, 8.0, 64.0] {
             let model = 2.0 * parameters;
             let cores = nodes * NODE_CORES;
-            // A core's memory is not its own: a node makes at most so much of what its cores would.
+            // Cores share the memory bandwidth of their node, which limits its throughput.
             let seconds =
                 |speed: f64| model / (speed * 1e9 * cores).min(nodes * NODE_MEMORY / TRAFFIC);
             let network = LINK * model / (nodes * NODE_NETWORK);
@@ -164,28 +164,27 @@ fn cost(speeds: &[String]) -> Result {
     Ok(())
 }
 
-/// Size of a compact link at 1 % of BF16, of the model.
+/// Size of a compact link that changes 1 % of a BF16 model, relative to the model.
 const LINK: f64 = 0.0041;
-/// A node: cores that are free for this, bytes per second of memory and of network (25 Gbit/s).
+/// A node: its free cores, and the bytes per second of its memory and of its network (25 Gbit/s).
 const NODE_CORES: f64 = 16.0;
 const NODE_MEMORY: f64 = 200e9;
 const NODE_NETWORK: f64 = 3.1e9;
-/// Bytes that pass through memory for each of the model: base and target are read, the result is
-/// written.
+/// Memory traffic per byte of the model: base and target are read, and the result is written.
 const TRAFFIC: f64 = 3.0;
 
-/// Followers, versions and seconds of the real run.
+/// Parameters of the real run: numbers of followers and versions, and seconds between versions.
 const FOLLOWERS: usize = 4;
 const VERSIONS: u32 = 4;
 const PERIOD: f64 = 6.0;
 const POLL: f64 = 0.5;
 const MEBIBYTES: u64 = 16;
-/// Nanoseconds that a byte takes: 62.5 kB a second.
+/// Nanoseconds per byte: 62.5 kB/s.
 const PER_BYTE: u32 = 16_000;
 const LATENCY: [f64; REGIONS] = [0.05, 0.1, 0.2, 0.4];
 
-/// A publisher and followers with a store in memory, which answers each follower as slowly as its
-/// region does.
+/// Runs a publisher and followers on a store in memory, which is throttled for each follower as in
+/// its region, and compares their lags with the simulation.
 fn check() -> Result {
     let place = tempfile::tempdir()?;
     let pair = synthetic("", MEBIBYTES, 0.01)?;
@@ -205,18 +204,20 @@ fn check() -> Result {
     publisher.publish(&states[0], Base::Nothing, &())?;
 
     let start = Instant::now();
-    let (mut commits, mut links) = (Vec::new(), Vec::new());
+    let mut commits = Vec::new();
+    let mut links = Vec::new();
     let switches = std::thread::scope(|scope| -> Result<Vec<_>> {
         let followers: Vec<_> = (0..FOLLOWERS)
             .map(|number| {
-                let (objects, place) = (objects.clone(), place.path());
+                let objects = objects.clone();
+                let place = place.path();
                 scope.spawn(move || {
                     real_follower(objects, place, number, start).map_err(|error| error.to_string())
                 })
             })
             .collect();
         for version in 1..=VERSIONS {
-            // The first one waits until all followers hold version 0.
+            // Version 1 waits until all followers hold version 0.
             let due = Duration::from_secs_f64(PERIOD * f64::from(version));
             std::thread::sleep(due.saturating_sub(start.elapsed()));
             let turn = usize::from(version % 2 == 1);
@@ -292,7 +293,7 @@ fn check() -> Result {
     Ok(())
 }
 
-/// Versions with the times at which they were switched to.
+/// Follows the chain; returns the versions with the times at which the follower switched to them.
 fn real_follower(
     objects: Arc<InMemory>,
     place: &Path,
@@ -300,7 +301,7 @@ fn real_follower(
     start: Instant,
 ) -> Result<Vec<(u64, f64)>> {
     let directory = place.join(format!("follower-{number}"));
-    // Versions repeat, and so do links, which would otherwise be kept.
+    // Versions repeat, and so do their links: a cache would skip the downloads.
     let options = || {
         let mut options = FollowerOptions::default();
         options = options.cache_bytes(Some(0));
@@ -313,7 +314,7 @@ fn real_follower(
             options(),
         )
     };
-    // Version 0 comes at full speed.
+    // Version 0 is downloaded at full speed.
     let mut subscriber = open(objects.clone())?;
     if let Some(prepared) = subscriber.prepare(None, &())? {
         subscriber.apply(prepared)?;

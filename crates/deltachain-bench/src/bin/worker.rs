@@ -1,22 +1,22 @@
-//! A process that holds a pair of checkpoints and encodes and decodes it on request, for the
-//! comparison with rivals: `worker METHOD BASE TARGET THREADS`. It understands the same requests as
+//! Holds a pair of checkpoints and encodes and decodes it on request, for the comparison with
+//! rivals: `worker METHOD BASE TARGET THREADS`. It understands the same requests as
 //! `bench/rivals/worker.py`, one per line: `encode`, `prepare`, `decode` and `exact`. It answers
-//! each by a line of JSON. For the comparison with Python there are also `apply`, which hashes the
-//! base and makes a new state, and `follow CHAIN`, which prepares version 1 of a chain for a copy
-//! in memory at version 0.
+//! each with a line of JSON. For the comparison with Python there are two more: `apply`, which
+//! hashes the base and makes a new state, and `follow CHAIN`, which prepares version 1 of a chain
+//! for a copy in memory at version 0.
 //!
 //! Methods:
 //!
 //! - `compact` and `direct` hash the base, make a link, and apply it to other memory, with all
 //!   digests.
-//! - The others make links like a publisher that keeps the head: the base's digests are known.
-//!   `known` is a compact link that is applied like those.
-//! - `compact-in-place`, `local-in-place` and `direct-in-place` apply to the only copy of the base:
-//!   everything is proven first. For `compact` that is memory of the library, proven by the digests
-//!   of all that is touched; for the others buffers of somebody else, proven by the sums of what
-//!   changes. Answers of `decode` also have the seconds of the exchange alone, when nobody can use
-//!   the copy.
-//! - `patches` puts the values of a direct link into the base in place. This proves the link's
+//! - The other methods make links like a publisher that keeps the head: the base's digests are
+//!   known. `known` is a compact link that is applied like `compact`.
+//! - `compact-in-place`, `local-in-place` and `direct-in-place` apply to the only copy of the base
+//!   and verify everything first: `compact` with the library's memory and the digests of all
+//!   tensors that it touches, the others with caller-provided buffers and the sums of the changes.
+//!   Their answers to `decode` include the seconds of the exchange alone, during which the copy
+//!   cannot be used.
+//! - `patches` writes the values of a direct link into the base in place. This verifies the link's
 //!   segments, not the result.
 
 use std::io::Write;
@@ -31,13 +31,13 @@ use deltachain_bench::{Result, output};
 use deltachain_store::{Follower, FollowerOptions, Store, StoreOptions};
 use serde_json::json;
 
-/// How a link is applied.
+/// Method of applying a link.
 #[derive(Clone, Copy)]
 enum Way {
     ToOtherMemory,
-    /// The lanes of the link, in buffers of somebody else.
+    /// Writes the lanes of the link to caller-provided buffers.
     InPlace,
-    /// The differences between base and target, in memory of the library.
+    /// Writes the differences between base and target to memory of the library.
     Patched,
     Unproven,
 }
@@ -62,8 +62,8 @@ fn main() -> Result {
     let empty = MemoryState::new();
     let base = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
     let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
-    // What a subscriber knows of the version that it holds, and a publisher of the version that it
-    // published last.
+    // A subscriber knows these of the version that it holds, a publisher of the last version that
+    // it published.
     let (table, sums) = StateSums::hashed(&base, &())?;
     let mut room = MemoryState::zeros(target.tensors())?;
     let mut engine = Engine::of(if let Way::InPlace = way {
@@ -72,7 +72,7 @@ fn main() -> Result {
         &empty
     });
     let is_hashed = matches!(method.as_str(), "compact" | "direct");
-    // Compact links are proven by all digests anyway.
+    // Compact links are verified with all digests, so they need no sums.
     let has_sums = method.ends_with("-in-place") && profile != Profile::Compact;
     let mut link = Vec::new();
 
@@ -152,7 +152,7 @@ fn main() -> Result {
     Ok(())
 }
 
-/// Makes `room`, which holds the base, hold the target.
+/// Turns `room`, which holds the base, into the target.
 fn decode(
     link: &[u8],
     table: &StateTable,
@@ -175,7 +175,7 @@ fn decode(
     Ok(())
 }
 
-/// Makes `weights`, which are the base, the target; returns the seconds of the exchange.
+/// Turns `weights`, which hold the base, into the target; returns the seconds of the exchange.
 fn patch(link: &[u8], table: &StateTable, weights: &mut MemoryState) -> Result<f64> {
     let link = LinkReader::open(link, &Limits::unlimited())?;
     let mut replay = Replay::new(table.clone());
@@ -186,7 +186,7 @@ fn patch(link: &[u8], table: &StateTable, weights: &mut MemoryState) -> Result<f
     Ok(pause.elapsed().as_secs_f64())
 }
 
-/// The only copy of a model, in buffers as an engine has them.
+/// The only copy of a model, in buffers as an engine has it.
 struct Engine(Vec<(TensorInfo, Vec<u8>)>);
 
 impl Engine {
@@ -199,7 +199,7 @@ impl Engine {
         )
     }
 
-    /// Takes the bytes of a state with the same tensors.
+    /// Copies the bytes of a state with the same tensors.
     fn hold(&mut self, state: &MemoryState) {
         self.0
             .iter_mut()
@@ -214,7 +214,7 @@ impl Engine {
             .eq(state.iter())
     }
 
-    /// Takes a link in place; returns the seconds of the exchange.
+    /// Applies a link in place; returns the seconds of the exchange.
     fn follow(&mut self, link: &[u8], table: &StateTable, sums: &StateSums) -> Result<f64> {
         let tensors = self
             .0

@@ -1,8 +1,9 @@
-//! `demo`: a small chain of real checkpoints, made, applied and attacked before the user's eyes.
+//! `demo`: makes links between real checkpoints, applies them, tries a wrong base and a damaged
+//! link, and publishes the checkpoints as a chain.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
 use deltachain::files::{self, FileOptions};
@@ -17,8 +18,8 @@ use crate::numbers::{bits_each, decimal, grouped, percent, ratio, time};
 use crate::output::{Output, printable_path};
 use crate::table::layout;
 
-/// The first checkpoint of the excerpt, and the links to those after it: testdata/README.md says
-/// where it comes from. `data` has a symbolic link, so that packages have the file.
+/// The first checkpoint of the excerpt, and the links to the next ones. testdata/README.md says
+/// where it comes from. `data` has a symbolic link to the checkpoint, so that packages contain it.
 const FIRST: &[u8] = include_bytes!("../../data/rl3e6_step0.safetensors");
 const LINKS: [&[u8]; 3] = [
     include_bytes!("../../data/rl3e6_0-1.dcf"),
@@ -40,15 +41,61 @@ made, applied: until the file is safely on disk. exact: applying the link gave t
 again, byte for byte. Fixed costs weigh more in an excerpt this small than in a whole model. How many
 elements change in a step depends on learning rate and number format.";
 
-/// The links: the names of their files, from which step to which, and how. The first four lead to
-/// the last step.
-const MADE: [(&str, Option<usize>, usize, Profile); 5] = [
-    ("0", None, 0, Profile::Direct),
-    ("0-1", Some(0), 1, Profile::Compact),
-    ("1-2", Some(1), 2, Profile::Compact),
-    ("2-3", Some(2), 3, Profile::Compact),
-    ("0-1-direct", Some(0), 1, Profile::Direct),
+/// A link that the demo makes.
+struct Planned {
+    /// The name of its file, without the extension.
+    name: &'static str,
+    /// The step that the link starts from; `None` for a snapshot.
+    from: Option<usize>,
+    /// The step that the link leads to.
+    to: usize,
+    profile: Profile,
+}
+
+/// The links that the demo makes. The first four lead to the last step.
+const MADE: [Planned; 5] = [
+    Planned::new("0", None, 0, Profile::Direct),
+    Planned::new("0-1", Some(0), 1, Profile::Compact),
+    Planned::new("1-2", Some(1), 2, Profile::Compact),
+    Planned::new("2-3", Some(2), 3, Profile::Compact),
+    Planned::new("0-1-direct", Some(0), 1, Profile::Direct),
 ];
+
+impl Planned {
+    const fn new(name: &'static str, from: Option<usize>, to: usize, profile: Profile) -> Self {
+        Self {
+            name,
+            from,
+            to,
+            profile,
+        }
+    }
+}
+
+/// A link that was made and applied.
+struct Made {
+    /// The line in the table.
+    row: Vec<String>,
+    json: Value,
+    report: DiffReport,
+}
+
+/// A link that was refused, as it must be.
+struct Refused {
+    text: String,
+    json: Value,
+}
+
+/// The results of the demo.
+struct Demo {
+    links: Vec<Made>,
+    /// Bytes of the snapshot and the links to the last step.
+    chain_bytes: u64,
+    /// The link that was applied to a wrong base, and the damaged link.
+    refused: [Refused; 2],
+    /// The report on the chain, for people and as JSON.
+    chain: (String, Value),
+}
 
 pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
     let temporary = tempfile::Builder::new()
@@ -57,20 +104,39 @@ pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
     let temporary =
         temporary.map_err(|error| Error::io("creating a temporary directory", error))?;
     let directory = args.keep.as_deref().unwrap_or(temporary.path());
+    create_empty(directory)?;
+    let steps = write_checkpoints(directory)?;
+    let links = MADE
+        .iter()
+        .map(|planned| make_link(directory, &steps, planned))
+        .collect::<Result<Vec<_>>>()?;
+    let chain_bytes = links.iter().take(steps.len());
+    let demo = Demo {
+        chain_bytes: chain_bytes.map(|link| link.report.bytes).sum(),
+        refused: apply_and_refuse(directory, &steps)?,
+        chain: demo_chain::run(directory, &steps, output)?,
+        links,
+    };
+    output.summary(|| demo.as_text(args.keep.as_deref()), || demo.as_json())
+}
+
+/// Creates a directory. An empty one may exist.
+fn create_empty(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)
         .map_err(|error| Error::io("creating", error).in_file(directory))?;
     if fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Error::usage("the directory is not empty").in_file(directory));
     }
-    let steps = checkpoints(directory)?;
-    let made = MADE
-        .into_iter()
-        .map(|made| one_link(directory, &steps, made));
-    let (rows, links, reports) = made.collect::<Result<(Vec<_>, Vec<_>, Vec<_>)>>()?;
+    Ok(())
+}
+
+/// Applies all links up to the last step in one call. Then applies a link to a wrong base, and a
+/// damaged link, which must both be refused.
+fn apply_and_refuse(directory: &Path, steps: &[PathBuf]) -> Result<[Refused; 2]> {
     let path: Vec<_> = MADE
         .iter()
         .take(steps.len())
-        .map(|(name, ..)| directory.join(format!("{name}.dcf")))
+        .map(|planned| directory.join(format!("{}.dcf", planned.name)))
         .collect();
     let all = directory.join("chain.applied.safetensors");
     files::apply(None, &path, &all, &FileOptions::default())?;
@@ -78,41 +144,45 @@ pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
         read(&all)? == read(&steps[3])?,
         "the last step is not exact",
     )?;
-    let bytes: u64 = reports
-        .iter()
-        .take(path.len())
-        .map(|report| report.bytes)
-        .sum();
 
-    let (damaged, mut flipped) = (directory.join("0-1-damaged.dcf"), read(&path[1])?);
+    let damaged = directory.join("0-1-damaged.dcf");
+    let mut flipped = read(&path[1])?;
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
     write(&damaged, &flipped)?;
-    let refused = [
-        refused(
+    Ok([
+        check_refusal(
             "the link of step 1 -> 2 applied to step 0",
             &path[2],
             &steps[0],
         )?,
-        refused(
+        check_refusal(
             "the link of step 0 -> 1 with one bit flipped",
             &damaged,
             &steps[0],
         )?,
-    ];
-    let (chain, in_store) = demo_chain::run(directory, &steps, output)?;
-    let state_bytes = reports[0].target_bytes;
-    let text = || {
+    ])
+}
+
+impl Demo {
+    /// Returns the bytes of a checkpoint.
+    fn state_bytes(&self) -> u64 {
+        self.links[0].report.target_bytes
+    }
+
+    fn as_text(&self, keep: Option<&Path>) -> String {
         let title = Style::new().bold();
         let good = AnsiColor::Green.on_default();
-        let each = grouped(state_bytes);
+        let each = grouped(self.state_bytes());
         let columns =
             "link|profile|>bytes|>of the state|>smaller|>changed|>bits/change|>made|>applied|exact";
+        let rows: Vec<_> = self.links.iter().map(|link| link.row.clone()).collect();
         let table = layout(columns, &rows);
-        let bytes = grouped(bytes);
-        let four = grouped(state_bytes * steps.len() as u64);
-        let [(base, _), (bit, _)] = &refused;
-        let end = match args.keep.as_ref().map(printable_path) {
+        let bytes = grouped(self.chain_bytes);
+        let four = grouped(self.state_bytes() * (LINKS.len() as u64 + 1));
+        let [Refused { text: base, .. }, Refused { text: bit, .. }] = &self.refused;
+        let (chain, _) = &self.chain;
+        let end = match keep.map(printable_path) {
             Some(kept) => {
                 format!("Try: deltachain inspect {kept}/0-1.dcf, deltachain log {kept}/chain")
             }
@@ -125,30 +195,34 @@ pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
              the four checkpoints have {four} bytes\n\
              {good}refused{good:#}  {base}\n{good}refused{good:#}  {bit}\n\n{chain}\n\n{end}"
         )
-    };
-    let json = || {
+    }
+
+    fn as_json(&self) -> Value {
+        let links: Vec<_> = self.links.iter().map(|link| &link.json).collect();
+        let refused: Vec<_> = self.refused.iter().map(|refused| &refused.json).collect();
+        let (_, in_store) = &self.chain;
         json!({
-            "state_bytes": state_bytes,
+            "state_bytes": self.state_bytes(),
             "links": links,
-            "chain": { "bytes": bytes, "exact": true },
+            "chain": { "bytes": self.chain_bytes, "exact": true },
             "in_store": in_store,
-            "refused": refused.iter().map(|(_, json)| json).collect::<Vec<_>>(),
+            "refused": refused,
         })
-    };
-    output.summary(text, json)
+    }
 }
 
 /// Makes a link, applies it, and compares the result with the original.
-fn one_link(
-    directory: &Path,
-    steps: &[PathBuf],
-    (name, from, to, profile): (&str, Option<usize>, usize, Profile),
-) -> Result<(Vec<String>, Value, DiffReport)> {
-    let (base, target) = (from.map(|step| steps[step].as_path()), steps[to].as_path());
-    let (link, result) = (
-        directory.join(format!("{name}.dcf")),
-        directory.join(format!("{name}.applied.safetensors")),
-    );
+fn make_link(directory: &Path, steps: &[PathBuf], planned: &Planned) -> Result<Made> {
+    let Planned {
+        name,
+        from,
+        to,
+        profile,
+    } = *planned;
+    let base = from.map(|step| steps[step].as_path());
+    let target = steps[to].as_path();
+    let link = directory.join(format!("{name}.dcf"));
+    let result = directory.join(format!("{name}.applied.safetensors"));
     let metadata = [("step".to_owned(), to.to_string())].into();
     let options = FileOptions::default()
         .profile(profile)
@@ -159,16 +233,23 @@ fn one_link(
         Some(base) => files::diff(base, target, &link, &options)?,
         None => files::snapshot(target, &link, &options)?,
     };
-    let (made, began) = (began.elapsed(), Instant::now());
+    let made = began.elapsed();
+    let began = Instant::now();
     let built = files::apply(base, &[link], &result, &options)?;
     let applied = began.elapsed();
     check(
         built.target == report.target && read(&result)? == read(target)?,
         "a result is not exact",
     )?;
-    let (what, profile) = match from {
+    Ok(describe(planned, report, made, applied))
+}
+
+/// Describes a link that took `made` to make and `applied` to apply.
+fn describe(planned: &Planned, report: DiffReport, made: Duration, applied: Duration) -> Made {
+    let to = planned.to;
+    let (what, profile) = match planned.from {
         None => (format!("step {to}, complete"), "snapshot"),
-        Some(from) => (format!("step {from} -> {to}"), profile.name()),
+        Some(from) => (format!("step {from} -> {to}"), planned.profile.name()),
     };
     let bits = bits_each(report.bytes, report.changed);
     let json = json!({
@@ -196,11 +277,11 @@ fn one_link(
         time(applied),
         "yes".to_owned(),
     ];
-    Ok((row, json, report))
+    Made { row, json, report }
 }
 
 /// Writes the checkpoints.
-fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>> {
+fn write_checkpoints(directory: &Path) -> Result<Vec<PathBuf>> {
     let steps: Vec<_> = (0..=LINKS.len())
         .map(|step| directory.join(format!("step{step}.safetensors")))
         .collect();
@@ -218,8 +299,8 @@ fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(steps)
 }
 
-/// Applies the link to this base, which must not work. Gives the refusal, for people and as JSON.
-fn refused(what: &str, link: &Path, base: &Path) -> Result<(String, Value)> {
+/// Applies the link to this base, which must be refused.
+fn check_refusal(what: &str, link: &Path, base: &Path) -> Result<Refused> {
     let checked = OpenedLink::open(link, &Limits::default())
         .and_then(|link| with_base(base, &link, Output::silent()));
     let error = checked
@@ -229,5 +310,6 @@ fn refused(what: &str, link: &Path, base: &Path) -> Result<(String, Value)> {
         return Err(error);
     };
     let json = json!({ "what": what, "class": error.class().name(), "rule": rule });
-    Ok((format!("{what}: {} {rule}", error.class()), json))
+    let text = format!("{what}: {} {rule}", error.class());
+    Ok(Refused { text, json })
 }

@@ -1,5 +1,5 @@
-//! `diff`: makes the link from one state to another, and `snapshot`: the one from the empty state.
-//! Also how every other command that makes links tells of it.
+//! `diff`: makes the link from one state to another. `snapshot`: makes the link from the empty
+//! state. Also the report on a new link, for every command that makes links.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,19 +16,15 @@ use crate::output::{Output, printable_path};
 
 pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
     let options = FileOptions::default().profile(args.profile);
-    make(
-        &args.link,
-        (Some(&args.base), &args.target),
-        options,
-        output,
-    )
+    make(&args.link, Some(&args.base), &args.target, options, output)
 }
 
 pub(crate) fn snapshot(args: &SnapshotArgs, output: Output) -> Result<()> {
-    // A snapshot has nothing to be relative to, so the profile makes no difference.
+    // A snapshot has no base to be relative to, so the profile makes no difference.
     make(
         &args.link,
-        (None, &args.state),
+        None,
+        &args.state,
         FileOptions::default().profile(Profile::Direct),
         output,
     )
@@ -37,16 +33,15 @@ pub(crate) fn snapshot(args: &SnapshotArgs, output: Output) -> Result<()> {
 /// Makes a link from a base, or from nothing, to a target, and reports the result.
 fn make(
     link: &NewLink,
-    (base, target): (Option<&Path>, &Path),
+    base: Option<&Path>,
+    target: &Path,
     options: FileOptions<'_>,
     output: Output,
 ) -> Result<()> {
     refuse_existing(&link.output, link.force)?;
-    let (base, target) = (
-        base.map(SafetensorsState::open).transpose()?,
-        SafetensorsState::open(target)?,
-    );
-    // Other files beside the states, too, are compared before the link is there.
+    let base = base.map(SafetensorsState::open).transpose()?;
+    let target = SafetensorsState::open(target)?;
+    // The other files beside the states are compared before the link is made, too.
     let not_covered = NotCovered::by_link(base.as_ref(), &target)?;
     let meter = output.meter("comparing", 0);
     let options = options
@@ -67,10 +62,10 @@ fn make(
     Ok(())
 }
 
-/// Notes as metadata; each key once.
+/// Converts notes to metadata.
 ///
 /// # Errors
-/// USAGE.
+/// USAGE if a key is given twice.
 pub fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     let mut metadata = BTreeMap::new();
     for (key, value) in notes {
@@ -81,11 +76,11 @@ pub fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     Ok(metadata)
 }
 
-/// A new link, for people.
+/// Describes a new link as text.
 pub fn describe(path: &Path, report: &DiffReport) -> String {
     format!(
-        "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} listed\n\
-         \x20 base   {}\n  target {}",
+        "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} \
+         listed\n\x20 base   {}\n  target {}",
         printable_path(path),
         grouped(report.bytes),
         percent(report.bytes, report.target_bytes),
@@ -100,7 +95,7 @@ pub fn describe(path: &Path, report: &DiffReport) -> String {
     )
 }
 
-/// A new link.
+/// Describes a new link as JSON.
 pub fn report_as_json(path: &Path, report: &DiffReport) -> Value {
     json!({
         "link": path.to_string_lossy(),

@@ -1,4 +1,5 @@
-//! `explain`: what rules and classes of errors mean, what has usually caused them, and what to do.
+//! `explain`: shows what rules and classes of errors mean, what usually causes them, and what to
+//! do.
 
 use deltachain::Result;
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use crate::args::ExplainArgs;
 use crate::explain::{Part, find, parts};
 use crate::output::Output;
 
-/// Longest line of the text.
+/// Maximum width of the text.
 const WIDTH: usize = 90;
 /// Width of the names in the list.
 const NAMES: usize = 14;
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &ExplainArgs, output: Output) -> Result<()> {
     )
 }
 
-/// A line for each.
+/// Lists the parts, with a line for each.
 fn list(parts: &[Part]) -> String {
     let mut lines = Vec::new();
     for group in parts.chunk_by(|left, right| left.group == right.group) {
@@ -74,7 +75,7 @@ fn text(part: &Part) -> String {
     lines.join("\n")
 }
 
-/// The text in lines. Commands, which stand between backquotes, are not divided.
+/// Wraps a text. Commands, which are in backquotes, are not broken.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut is_code = false;

@@ -22,7 +22,7 @@ const SHOWN_CHARACTERS: usize = 160;
 pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
     let in_file = |error: deltachain::Error| error.in_file(&link.path);
-    // Before the work of reading all segments.
+    // The check comes before the work of reading all segments.
     args.html
         .as_deref()
         .map(|page| inspect_html::check(&link, page, args.force))
@@ -43,12 +43,12 @@ struct Row<'a> {
     dtype: Option<String>,
     shape: Option<&'a [u64]>,
     lanes: u64,
-    /// Lanes that the link holds values of.
+    /// Number of lanes that the link has values for.
     coded: u64,
-    /// Its share of the segments' bytes.
+    /// The tensor's share of the bytes of the segments.
     bytes: u64,
     codings: BTreeSet<&'static str>,
-    /// The number of contexts in the segment that has most.
+    /// The highest number of contexts in one segment.
     contexts: usize,
 }
 
@@ -103,7 +103,7 @@ fn start_row(entry: &TensorEntry) -> Row<'_> {
     }
 }
 
-/// The parts that a segment adds to its tensors, by their number in the index.
+/// Returns what a segment adds to the rows of its tensors, by the tensors' numbers in the index.
 fn segment_parts(link: &OpenedLink, number: usize) -> Result<Vec<(usize, Row<'_>)>> {
     let segment = link.reader.segment(number)?;
     let parts = link.reader.parts(number);
@@ -191,7 +191,8 @@ fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
     lines.push(table(rows));
     lines.push(String::new());
     lines.push(
-        "coded: lanes that the link holds values of. A sparse coding holds those that change, a dense one all."
+        "coded: lanes whose values are in the link. A sparse coding holds the lanes that change, a \
+         dense one all lanes."
             .to_owned(),
     );
     lines.join("\n")
@@ -246,6 +247,13 @@ fn table(rows: &[Row<'_>]) -> String {
     layout(columns, &cells)
 }
 
+fn tensor_as_json(row: &Row<'_>) -> Value {
+    let mut tensor = json!(row);
+    tensor["share"] = ratio(row.coded, row.lanes).into();
+    tensor["bits_per_coded"] = bits_each(row.bytes, row.coded).into();
+    tensor
+}
+
 fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
     let header = link.reader.header();
     let Row {
@@ -254,12 +262,6 @@ fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
         bytes,
         ..
     } = total(rows);
-    let tensor = |row: &Row<'_>| {
-        let mut tensor = json!(row);
-        tensor["share"] = ratio(row.coded, row.lanes).into();
-        tensor["bits_per_coded"] = bits_each(row.bytes, row.coded).into();
-        tensor
-    };
     json!({
         "link": link.path.to_string_lossy(),
         "version": VERSION,
@@ -275,7 +277,7 @@ fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
         "extension_bytes": header.extension_length,
         "segments": link.reader.index().segments.len(),
         "metadata": link.reader.index().metadata,
-        "tensors": rows.iter().map(tensor).collect::<Vec<_>>(),
+        "tensors": rows.iter().map(tensor_as_json).collect::<Vec<_>>(),
         "total": { "lanes": lanes, "coded": coded, "bytes": bytes },
     })
 }
@@ -284,7 +286,7 @@ fn is_snapshot(link: &OpenedLink) -> bool {
     link.reader.header().base == deltachain::tensor::Digest::of_empty_state()
 }
 
-/// `384x384`, or `scalar`.
+/// Formats a shape as `384x384`, or `scalar`.
 fn shape(dimensions: &[u64]) -> String {
     if dimensions.is_empty() {
         return "scalar".to_owned();

@@ -1,5 +1,6 @@
-//! `inspect --html`: a page for browsers with a link inside. The page is `js/inspector/index.html`,
-//! which `npm run page` builds; it opens on what stands between two marks, as base64.
+//! `inspect --html`: writes a page for browsers that contains a link. The page is
+//! `js/inspector/index.html`, which `npm run page` builds. It opens the data between two marks,
+//! which is base64.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,17 +15,18 @@ use crate::numbers::grouped;
 use crate::output::{Output, printable_path};
 
 const PAGE: &str = include_str!("../../data/inspector.html");
-/// The text between these marks is replaced. The page has each of them once.
+/// The text between these marks is replaced. The page has each mark once.
 const MARKS: [&str; 2] = ["<!--data-->", "<!--/data-->"];
-/// Browsers hold a page as text, and texts of more than about 500 MB make them fail.
+/// Maximum length of the link. Browsers hold a page as text, and fail with texts of more than about
+/// 500 MB.
 const MOST_BYTES: u64 = 256 << 20;
-/// Number of bytes encoded at one time: whole groups of three bytes, so that parts fit together.
+/// Number of bytes encoded at a time: a multiple of three, so that the base64 parts can be joined.
 const STRETCH: usize = 3 << 20;
 
-/// Checks all that can be known before the link has been read.
+/// Checks everything that can be checked before the link is read.
 ///
 /// # Errors
-/// USAGE if the page exists and is not to be replaced, or if the link is too large for one.
+/// USAGE if the page exists and `force` is false, or if the link is too large for a page.
 pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
     refuse_existing(page, force)?;
     check_apart(page, [link.path.as_path()])?;
@@ -32,7 +34,7 @@ pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
     if bytes > MOST_BYTES {
         let limit = grouped(MOST_BYTES);
         let message = format!(
-            "a link of {} bytes does not fit into a page of at most {limit}",
+            "the link has {} bytes, but a page can hold at most {limit}",
             grouped(bytes)
         );
         return Err(Error::usage(message).in_file(&link.path));
@@ -40,7 +42,7 @@ pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes the page, and says so.
+/// Writes the page, and reports it.
 pub(crate) fn write(link: &OpenedLink, page: &Path, force: bool, output: Output) -> Result<()> {
     let total = link.reader.header().file_length();
     let meter = output.meter("writing", total);
@@ -81,13 +83,13 @@ pub(crate) fn write(link: &OpenedLink, page: &Path, force: bool, output: Output)
     )
 }
 
-/// The page before the data, with the first mark, and after them, with the second.
+/// Returns the page up to the first mark, and from the second mark on, both included.
 fn around_data() -> (&'static str, &'static str) {
     let [begin, end] = MARKS.map(|mark| PAGE.find(mark).unwrap_or(PAGE.len()));
     (&PAGE[..begin + MARKS[0].len()], &PAGE[end..])
 }
 
-/// A text as it may stand in an attribute.
+/// Escapes a text for an attribute.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('"', "&quot;")

@@ -1,4 +1,4 @@
-//! `key`: makes and shows keys that sign versions. It prints public keys only.
+//! `key`: makes keys that sign versions, and shows them. Prints only public keys.
 
 use deltachain::Result;
 use deltachain_store::chain_digest;

@@ -1,5 +1,5 @@
-//! The commands, one file each or two alike. `run` parses nothing and prints; what does the work
-//! returns a report.
+//! The commands: one file for each, or for two similar ones. `run` gets parsed arguments and
+//! prints. The functions that do the work return reports.
 
 pub(crate) mod apply;
 pub(crate) mod chain;

@@ -51,7 +51,8 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
     )
 }
 
-/// Applies the link to a state, and keeps nothing of the result but that it is right.
+/// Checks that the link leads from this base exactly to its target. Builds the target without
+/// keeping it.
 pub(crate) fn with_base(base: &Path, link: &OpenedLink, output: Output) -> Result<()> {
     let base = SafetensorsState::open(base)?;
     let table = StateTable {

@@ -1,5 +1,5 @@
-//! The command of `follow --exec`: runs for each version until it succeeds, and is ended when it
-//! takes too long or is not wanted any more.
+//! The command of `follow --exec`. It runs for each version until it succeeds, and is killed if it
+//! takes too long or the program is interrupted.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -10,37 +10,37 @@ use deltachain::Result;
 use deltachain::tensor::Digest;
 use deltachain_store::{CommandStatus, HeldVersion, Ran, Records};
 
-/// The longest pause between two tries.
+/// Maximum pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// Time for a command to end by itself before it is killed.
+/// Time for a command to end after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 /// Interval at which a running command is checked.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The command that the user wants to be run, and how.
+/// The command of the user, and its options.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandOptions {
-    /// For the shell.
+    /// Command line for the shell.
     pub(crate) command: String,
     pub(crate) timeout: Option<Duration>,
-    /// The pause after the first failure; after each further one it is twice as long.
+    /// The pause after the first failure, which doubles after each further one.
     pub(crate) pause: Duration,
-    /// Let standard error have what the command prints: standard output is for JSON.
+    /// True if the command's output goes to standard error, because standard output is for JSON.
     pub(crate) to_stderr: bool,
 }
 
-/// Runs the command for the version in force until it succeeds, also after a restart.
+/// Runs the command for the held version until it succeeds, also after a restart.
 #[derive(Debug)]
 pub(crate) struct Commander {
     wanted: CommandOptions,
     digest: String,
     records: Records,
     ran: Option<Ran>,
-    /// The tries for the version in force that have failed.
+    /// The failed attempts for the held version.
     tries: Option<Tries>,
 }
 
-/// Tries that have failed.
+/// Failed attempts for a version.
 #[derive(Debug)]
 struct Tries {
     version: u64,
@@ -57,12 +57,13 @@ pub(crate) enum CommandResult {
     Succeeded,
     Failed(String),
     TimedOut(String),
-    /// The program is to end; the command has been ended.
+    /// The program has been interrupted, and the command has been ended.
     Interrupted,
 }
 
 impl Commander {
-    /// Records of earlier runs that cannot be read count as none: the command runs again.
+    /// Reads the record of earlier runs. An unreadable record counts as none, so the command runs
+    /// again.
     pub(crate) fn new(wanted: CommandOptions, records: &Records) -> Self {
         let ran = records.ran().ok().flatten();
         let digest = Digest::of_bytes(wanted.command.as_bytes()).to_string();
@@ -75,14 +76,14 @@ impl Commander {
         }
     }
 
-    /// Whether the command has succeeded for this version.
+    /// True if the command has succeeded for this version.
     pub(crate) fn has_succeeded(&self, held: &HeldVersion) -> bool {
         self.ran
             .as_ref()
             .is_some_and(|ran| ran.is(held.version, held.commit, &self.digest))
     }
 
-    /// Whether it is time to run it.
+    /// True if the command must run now.
     pub(crate) fn is_due(&self, held: &HeldVersion) -> bool {
         !self.has_succeeded(held)
             && self
@@ -96,7 +97,7 @@ impl Commander {
             .filter(|tries| (tries.version, tries.commit) == (held.version, held.commit))
     }
 
-    /// For the records.
+    /// Returns the status for the records.
     pub(crate) fn status(&self, held: Option<&HeldVersion>, running: bool) -> CommandStatus {
         let tries = held.and_then(|held| self.tries_for(held));
         CommandStatus {
@@ -107,7 +108,8 @@ impl Commander {
         }
     }
 
-    /// Runs the command once. `is_stopped` is called often: whether the program is to end.
+    /// Runs the command once. `is_stopped` is called often; when it returns true, the command is
+    /// ended.
     pub(crate) fn run(
         &mut self,
         held: &HeldVersion,
@@ -142,15 +144,15 @@ impl Commander {
         outcome
     }
 
-    /// Writes down for which version the command has succeeded, so that it is not run again after a
-    /// restart.
+    /// Records the version for which the command has succeeded, so that it does not run again after
+    /// a restart.
     pub(crate) fn record(&self) -> Result<()> {
         self.ran
             .iter()
             .try_for_each(|ran| self.records.write_ran(ran))
     }
 
-    /// The pause before the next try.
+    /// The pause before the next attempt, if the last one failed.
     pub(crate) fn pause(&self) -> Option<Duration> {
         self.tries.as_ref().map(|tries| tries.pause)
     }
@@ -166,11 +168,11 @@ impl Commander {
             .env("DELTACHAIN_VERSION_BEFORE", before)
             .env("DELTACHAIN_STATE", held.state.to_string())
             .env("DELTACHAIN_DIRECTORY", &held.directory)
-            // The variables by which systemd tells this process something are not for others.
+            // systemd's variables for this process are not for the command.
             .env_remove("NOTIFY_SOCKET")
             .env_remove("WATCHDOG_USEC")
             .env_remove("WATCHDOG_PID")
-            // It has a process group of its own, which may not read from a terminal.
+            // The command has a process group of its own, which may not read from a terminal.
             .stdin(Stdio::null());
         if self.wanted.to_stderr {
             shell.stdout(io::stderr());
@@ -186,9 +188,8 @@ impl Commander {
     }
 }
 
-/// Runs a command in a group of its own, with all processes that it starts, where the system has
-/// groups of processes. They are ended if that takes too long, or when `is_stopped` says so, which
-/// is called often.
+/// Runs a command with all processes that it starts, on Unix in a process group of its own. Ends
+/// them after the timeout, or when `is_stopped` returns true, which is called often.
 pub(crate) fn run(
     command: &mut Command,
     timeout: Option<Duration>,
@@ -210,7 +211,7 @@ pub(crate) fn run(
         if let Some(timeout) = timeout.filter(|timeout| began.elapsed() >= *timeout) {
             end(&mut running);
             let text = format!(
-                "it did not end within {} s and was ended",
+                "it did not end within {} s and was killed",
                 timeout.as_secs_f64()
             );
             return Ok(CommandResult::TimedOut(text));
@@ -230,7 +231,7 @@ pub(crate) fn shell(command: &str) -> Command {
     shell
 }
 
-/// Asks all processes of the group to end, and after a while ends them by force.
+/// Asks all processes of the group to end, and kills them after a while.
 #[cfg(unix)]
 fn end(child: &mut Child) {
     use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -239,7 +240,7 @@ fn end(child: &mut Child) {
     let mut left = kill_process_group(group, Signal::TERM).is_ok();
     let began = Instant::now();
     while left && began.elapsed() < GRACE {
-        // The shell is in the group until it has been waited for.
+        // Reaps the shell, which stays in the group until then.
         let _ = child.try_wait();
         left = test_kill_process_group(group).is_ok();
         thread::sleep(PATIENCE);

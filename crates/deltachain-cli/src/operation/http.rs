@@ -1,5 +1,5 @@
-//! The pages of `follow`, by HTTP: one small server for metrics and readiness. Requests are
-//! bounded, and answered one after the other.
+//! A small HTTP server for the pages of `follow` and `mirror`: metrics, health and readiness.
+//! Requests are limited in time and size, and answered one after another.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -21,10 +21,10 @@ use tokio::time::{sleep, timeout};
 const ASKING: Duration = Duration::from_secs(5);
 const LONGEST_QUESTION: usize = 8192;
 
-/// Time limit of a connection. Some pages ask servers first, which takes some seconds.
+/// Time limit of a connection. Some pages poll servers first, which takes some seconds.
 const CONNECTION: Duration = Duration::from_secs(30);
 
-/// A path, and what it shows.
+/// A page: its path, and the function that makes its content.
 pub(crate) struct Page {
     pub(crate) path: &'static str,
     pub(crate) show: Box<dyn Fn() -> Answer + Send + Sync>,
@@ -40,7 +40,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Says whether something is healthy, and if not, why.
+    /// Answers whether something is healthy, with the problems if it is not.
     pub(crate) fn of_health<T: AsRef<str>>(problems: &[T]) -> Self {
         let (status, mut body) = if problems.is_empty() {
             (StatusCode::OK, "healthy".to_owned())
@@ -53,17 +53,17 @@ impl Answer {
     }
 }
 
-/// A bound address. Requests are not answered yet.
+/// A bound address, before requests are answered.
 #[derive(Debug)]
 pub(crate) struct Port {
     listener: TcpListener,
-    /// With the port that the system has chosen if 0 was asked for.
+    /// The address, with the port that the system has chosen if the requested port was 0.
     pub(crate) address: SocketAddr,
 }
 
 impl Port {
     /// # Errors
-    /// IO if the address of --listen cannot be had.
+    /// IO if the address of --listen cannot be bound.
     pub(crate) fn open(address: SocketAddr) -> Result<Self> {
         let refused = |error| Error::io(format!("opening --listen {address}"), error);
         let listener = TcpListener::bind(address).map_err(refused)?;
@@ -71,7 +71,7 @@ impl Port {
         Ok(Self { listener, address })
     }
 
-    /// Shows these pages from now on.
+    /// Serves these pages from now on.
     ///
     /// # Errors
     /// IO.
@@ -95,10 +95,10 @@ impl Port {
     }
 }
 
-/// Answers until it is dropped.
+/// A server that answers requests until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HttpServer {
-    /// There until this is dropped.
+    /// The runtime; `None` only while this is dropped.
     runtime: Option<Runtime>,
 }
 
@@ -111,10 +111,10 @@ impl Drop for HttpServer {
 }
 
 async fn answer_all(listener: tokio::net::TcpListener, pages: Arc<Vec<Page>>) {
-    // One after the other, so that clients cannot make the program hold many connections.
+    // Connections are served one after another, so that clients cannot make the program hold many.
     loop {
         let Ok((connection, _)) = listener.accept().await else {
-            // No more files can be open, perhaps: not at once again.
+            // The limit of open files may have been reached, so this waits before the next attempt.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -125,7 +125,7 @@ async fn answer_all(listener: tokio::net::TcpListener, pages: Arc<Vec<Page>>) {
             .max_buf_size(LONGEST_QUESTION)
             .keep_alive(false)
             .serve_connection(TokioIo::new(connection), service);
-        // A client that has gone away, or does not read, needs no answer.
+        // A client that has disconnected, or does not read, needs no answer.
         drop(timeout(CONNECTION, conversation).await);
     }
 }
@@ -143,7 +143,7 @@ async fn answer(
             text_answer(StatusCode::NOT_FOUND, format!("see {}\n", paths.join(", ")))
         }
         Some(page) => {
-            // A page may have to wait for the answers of servers.
+            // A page may block while it polls servers.
             let shown = spawn_blocking(move || (pages[page].show)()).await;
             shown.unwrap_or_else(|error| {
                 text_answer(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
@@ -166,13 +166,13 @@ fn text_answer(status: StatusCode, body: String) -> Answer {
     }
 }
 
-/// An address such as `127.0.0.1:9464` or `[::1]:9464`; a port alone is one of 127.0.0.1.
+/// Parses an address such as `127.0.0.1:9464` or `[::1]:9464`. A port alone is a port of 127.0.0.1.
 pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
     }
     text.parse()
-        .map_err(|_| "an address is PORT or IP:PORT, such as 9464 or 0.0.0.0:9464".to_owned())
+        .map_err(|_| "an address must be PORT or IP:PORT, such as 9464 or 0.0.0.0:9464".to_owned())
 }
 
 #[cfg(test)]
@@ -186,7 +186,7 @@ mod tests {
         let mut connection = TcpStream::connect(address).unwrap();
         connection.write_all(question.as_bytes()).unwrap();
         let mut text = String::new();
-        // A refused question may end with a reset.
+        // The connection of a refused request may end with a reset.
         let _ = connection.read_to_string(&mut text);
         text
     }

@@ -1,4 +1,5 @@
-//! The metrics that `follow --listen` shows to Prometheus, and what those of `mirror` share.
+//! The metrics of `follow --listen` for Prometheus, and functions that the metrics of `mirror`
+//! share.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -20,10 +21,10 @@ pub(crate) type Seconds = Gauge<f64, AtomicU64>;
 type SecondsSum = Counter<f64, AtomicU64>;
 /// A label: its name and value.
 pub(crate) type Label = [(&'static str, String); 1];
-/// A server and how a try ended.
+/// Labels: a server, and the result of an attempt.
 type ServerResult = [(&'static str, String); 2];
 
-/// Declares the metrics: of each its name, its type, and what it says.
+/// Declares the metrics, each with its name, type and help.
 macro_rules! numbers {
     ($($name:ident: $kind:ty = $help:literal;)*) => {
         #[derive(Debug, Default, Clone)]
@@ -32,7 +33,8 @@ macro_rules! numbers {
         }
 
         impl Numbers {
-            /// Under their names. A counter's gets `_total`.
+            /// Registers the metrics under their names. The encoder appends `_total` to the names
+            /// of counters.
             fn registry(&self) -> Registry {
                 let mut registry = Registry::with_prefix("deltachain");
                 $(registry.register(stringify!($name), $help, self.$name.clone());)*
@@ -46,18 +48,21 @@ numbers! {
     version: Number = "Version in the directory, -1 if none";
     head_version: Number = "Newest version seen in the chain, -1 if none";
     lag_versions: Number = "Versions behind the newest one seen";
-    newest_timestamp_seconds: Seconds = "When the directory was last seen to be at the newest version, 0 if never";
+    newest_timestamp_seconds: Seconds = "When the directory was last seen to be at the newest \
+                                         version, 0 if never";
     last_look_timestamp_seconds: Seconds = "When the chain was last polled";
-    last_success_timestamp_seconds: Seconds = "When the chain was last polled successfully, 0 if never";
+    last_success_timestamp_seconds: Seconds = "When the chain was last polled successfully, 0 if \
+                                               never";
     looks: Counter = "Polls of the chain";
     failures: Family<Label, Counter> = "Failed polls, by class of error";
     switches: Counter = "Switches to another version";
     proof: Family<Label, Number> =
-        "1 for how far the version is proven: hashed, as the files of a directory are when they are built";
+        "1 for the proof of the version: hashed, since the files of a directory are hashed when \
+         they are built";
     unsigned: Number = "1 if the version is not known to be signed by the trusted keys";
     rollbacks: Counter = "Rollbacks: switches to a lower version";
     store_bytes: Family<Label, Counter> =
-        "Bytes that came from a store: the chain's own, or a copy";
+        "Bytes received from a store: the chain's own, or a copy";
     store_failures: Family<Label, Counter> = "Requests to a store that failed";
     store_missing_files: Family<Label, Counter> = "Files that a copy did not have";
     store_damaged: Family<Label, Number> = "1 if a copy had a file with wrong bytes";
@@ -75,21 +80,21 @@ numbers! {
     ready: Number = "1 if all servers are ready for requests, as GET /ready says";
     server_ready: Family<Label, Number> = "1 if a server is ready for requests";
     server_newest_timestamp_seconds: Family<Label, Seconds> =
-        "When the version of a server was last seen to be the newest, 0 if never or not known";
+        "When the version of a server was last seen to be the newest, 0 if never or unknown";
 }
 
-/// Numbers about following.
+/// The metrics of a follower.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Metrics(Numbers);
 
 impl Metrics {
-    /// The page that `GET /metrics` shows.
+    /// Returns the page `/metrics`.
     pub(crate) fn page(&self) -> Page {
         count_classes(&self.0.failures);
         page_of(self.0.registry())
     }
 
-    /// Whether each server is ready, by the last look at it.
+    /// Sets whether each server is ready, by its last poll.
     pub(crate) fn servers_are(&self, servers: &[ServerReadiness], status: &FollowStatus) {
         for readiness in servers {
             let server = &readiness.server;
@@ -109,7 +114,7 @@ impl Metrics {
             .set(i64::from(servers.iter().all(ServerReadiness::is_ready)));
     }
 
-    /// Takes over the findings of a look.
+    /// Sets the metrics after a poll of the chain.
     pub(crate) fn looked(&self, held: Option<u64>, status: &FollowStatus) {
         self.0.looks.inc();
         self.0.version.set(number(held));
@@ -134,7 +139,7 @@ impl Metrics {
         }
     }
 
-    /// Brings the numbers of a store to those of a record.
+    /// Sets the metrics of a store from its record.
     fn uses(&self, store: &StoreRecord) {
         let label = [("store", store.url.clone())];
         let counters = [
@@ -152,7 +157,7 @@ impl Metrics {
             .set(i64::from(store.damage.is_some()));
     }
 
-    /// A look that failed.
+    /// Counts a failed poll.
     pub(crate) fn failed(&self, error: &Error) {
         self.0
             .failures
@@ -188,7 +193,7 @@ impl Metrics {
         }
     }
 
-    /// A run of the command has ended.
+    /// Counts a run of the command.
     pub(crate) fn ran(&self, result: &str, time: Duration) {
         self.0
             .command_runs
@@ -198,7 +203,8 @@ impl Metrics {
         self.0.command_failing.set(i64::from(result != "succeeded"));
     }
 
-    /// A server has been brought to a version, and stood still for this time, if it did.
+    /// Counts a successful update of a server to a version, and the time in which the server was
+    /// paused.
     pub(crate) fn server_has(&self, server: &str, version: u64, paused: Option<Duration>) {
         let label = [("server", server.to_owned())];
         self.0
@@ -212,7 +218,7 @@ impl Metrics {
         self.server_tried(server, "updated", 0);
     }
 
-    /// A server has not been brought to a version.
+    /// Counts a failed update of a server.
     pub(crate) fn server_failed(&self, server: &str) {
         self.server_tried(server, "failed", 1);
     }
@@ -229,14 +235,14 @@ impl Metrics {
             .inc();
     }
 
-    /// A version has come for which the command has not been run.
+    /// Clears the failure of the command, which has not run for the new version yet.
     pub(crate) fn command_is_new(&self) {
         self.0.command_failing.set(0);
     }
 }
 
-/// Begins to count failures of each class: of a counter that is not there before the first failure,
-/// no rise would be seen.
+/// Creates the failure counter of each class with the value 0. If a counter appeared only at the
+/// first failure, Prometheus would see no increase.
 pub(crate) fn count_classes(failures: &Family<Label, Counter>) {
     for class in [ErrorClass::Io, ErrorClass::Usage]
         .into_iter()
@@ -246,25 +252,26 @@ pub(crate) fn count_classes(failures: &Family<Label, Counter>) {
     }
 }
 
-/// The page that `GET /metrics` shows.
+/// Makes the page `/metrics` of a registry.
 pub(crate) fn page_of(registry: Registry) -> Page {
-    let show = move || {
-        let mut body = String::new();
-        // Writing to a string cannot fail.
-        let status = if encode(&mut body, &registry).is_ok() {
-            StatusCode::OK
-        } else {
-            StatusCode::INTERNAL_SERVER_ERROR
-        };
-        Answer {
-            status,
-            kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            body,
-        }
-    };
     Page {
         path: "/metrics",
-        show: Box::new(show),
+        show: Box::new(move || as_answer(&registry)),
+    }
+}
+
+fn as_answer(registry: &Registry) -> Answer {
+    let mut body = String::new();
+    // Writing to a string cannot fail.
+    let status = if encode(&mut body, registry).is_ok() {
+        StatusCode::OK
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR
+    };
+    Answer {
+        status,
+        kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        body,
     }
 }
 

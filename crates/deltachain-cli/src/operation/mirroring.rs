@@ -1,4 +1,4 @@
-//! Pages of a service that copies a chain: metrics for Prometheus, and health.
+//! The pages of `mirror --listen`: metrics for Prometheus, and health.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use crate::operation::http::{Answer, Page};
 use crate::operation::metrics::{Label, Number, Seconds, count_classes, number, page_of};
 
-/// The numbers and the faults of a service that copies a chain.
+/// The metrics and the known faults of `mirror --poll`.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct MirrorStatus {
     head_version: Number,
@@ -26,18 +26,18 @@ pub(crate) struct MirrorStatus {
     faults: Arc<Mutex<Faults>>,
 }
 
-/// Current problems.
+/// The current faults, for `/healthz`.
 #[derive(Debug, Default)]
 struct Faults {
     has_succeeded: bool,
-    /// Why the last round failed.
+    /// The error of the last round, if it failed.
     error: Option<String>,
-    /// Faults that rounds have found since everything was compared.
+    /// Faults that have been found since the last round that compared everything.
     problems: BTreeSet<String>,
 }
 
 impl MirrorStatus {
-    /// The pages `/metrics` and `/healthz`.
+    /// Returns the pages `/metrics` and `/healthz`.
     pub(crate) fn pages(&self) -> Vec<Page> {
         self.version.set(-1);
         self.head_version.set(-1);
@@ -61,7 +61,7 @@ impl MirrorStatus {
         registry.register("head_version", help, self.head_version.clone());
         let help = "Newest version of the copy, -1 if none";
         registry.register("version", help, self.version.clone());
-        let help = "Versions that the copy lacks";
+        let help = "Versions that are missing in the copy";
         registry.register("lag_versions", help, self.lag_versions.clone());
         let help = "Rounds of copying";
         registry.register("rounds", help, self.rounds.clone());
@@ -72,12 +72,13 @@ impl MirrorStatus {
         registry.register("last_success_timestamp_seconds", help, last_success);
         let help = "Bytes of files that were copied";
         registry.register("copied_bytes", help, self.copied_bytes.clone());
-        let help = "Faults of the source or the copy that are known";
+        let help = "Known faults of the source or the copy";
         registry.register("problems", help, self.problems.clone());
         registry
     }
 
-    /// Takes over the report of a round that succeeded. Gives the problems that were not known.
+    /// Records the report of a round that succeeded. Returns the problems that were not known
+    /// before.
     pub(crate) fn copied(&self, report: &MirrorReport) -> Vec<String> {
         self.rounds.inc();
         self.version.set(number(report.version));
@@ -104,7 +105,8 @@ impl MirrorStatus {
         new
     }
 
-    /// Takes over the failure of a round. True if the round before did not fail in this way.
+    /// Records the failure of a round. Returns true if the previous round did not fail with the
+    /// same error.
     pub(crate) fn failed(&self, error: &Error) -> bool {
         self.rounds.inc();
         self.failures

@@ -1,5 +1,5 @@
-//! The parts that `follow` needs to be run as a service: the user's command, metrics, readiness,
-//! and word to systemd.
+//! Operation of `follow` and `mirror` as services: the user's command, metrics, readiness, and
+//! notifications to systemd.
 
 pub(crate) mod command;
 pub(crate) mod http;

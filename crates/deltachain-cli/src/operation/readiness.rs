@@ -1,7 +1,7 @@
-//! Whether the servers of `follow --engine` are ready for requests: what `GET /ready` answers.
+//! The readiness of the servers of `follow --engine` for requests, which `GET /ready` answers.
 //!
-//! The last look at a server may be older than its last start. So each answer asks the servers once
-//! more what they have.
+//! The last poll of a server may be older than its last restart, so each answer polls the servers
+//! again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 
 use crate::operation::http::{Answer, Page};
 
-/// The facts that are known of the servers, and of the chain.
+/// The servers, and the facts that decide whether they are ready.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     fleet: Arc<Fleet>,
     most: MaxLag,
     /// The status of the follower.
     status: Mutex<FollowStatus>,
-    /// Whether this process follows, and does not end.
+    /// True until the process is about to end.
     is_followed: AtomicBool,
 }
 
-/// A server, and why it is not ready; `None` if it is.
+/// A server, and the reason why it is not ready; `None` if it is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerReadiness {
     pub(crate) server: ServerRecord,
@@ -56,12 +56,12 @@ impl Readiness {
         self.status().clone_from(status);
     }
 
-    /// From now on no server is ready: they are left soon.
+    /// Makes all servers unready from now on, because this process is about to end.
     pub(crate) fn ends(&self) {
         self.is_followed.store(false, Ordering::Relaxed);
     }
 
-    /// The readiness of the servers at the last poll of each.
+    /// Returns the readiness of the servers at the last poll of each.
     pub(crate) fn last(&self) -> Vec<ServerReadiness> {
         self.judge(self.fleet.servers())
     }
@@ -75,30 +75,32 @@ impl Readiness {
         servers.into_iter().map(judge).collect()
     }
 
-    /// The page that `GET /ready` shows.
+    /// Returns the page `/ready`.
     pub(crate) fn page(self: &Arc<Self>) -> Page {
         let readiness = Arc::clone(self);
-        let show = move || {
-            let servers = readiness.judge(readiness.fleet.ask());
-            let status = if are_ready(&servers) {
-                StatusCode::OK
-            } else {
-                StatusCode::SERVICE_UNAVAILABLE
-            };
-            Answer {
-                status,
-                kind: "application/json",
-                body: format!("{}\n", as_json(&servers)),
-            }
-        };
         Page {
             path: "/ready",
-            show: Box::new(show),
+            show: Box::new(move || readiness.answer()),
+        }
+    }
+
+    /// Asks all servers, and answers with the readiness of each.
+    fn answer(&self) -> Answer {
+        let servers = self.judge(self.fleet.ask());
+        let status = if are_ready(&servers) {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        Answer {
+            status,
+            kind: "application/json",
+            body: format!("{}\n", as_json(&servers)),
         }
     }
 }
 
-/// Whether all servers are ready.
+/// True if all servers are ready.
 fn are_ready(servers: &[ServerReadiness]) -> bool {
     servers.iter().all(ServerReadiness::is_ready)
 }

@@ -1,45 +1,48 @@
-//! Word to systemd: when the program is ready, that it is alive, that it ends. Without systemd
-//! nothing happens.
+//! Notifies systemd when the program is ready, while it is alive, and when it ends. Does nothing
+//! without systemd.
 
 use std::io;
 use std::thread;
 use std::time::Duration;
 
-/// From now on systemd hears that the process is alive, as often as it wants to: from a thread,
-/// because a store may be silent for longer than systemd waits.
+/// Starts a thread that notifies systemd's watchdog, if it is enabled, that the process is alive.
+/// It is a separate thread because a request to a store may take longer than the watchdog waits.
 ///
 /// # Errors
-/// If the thread cannot be started.
+/// An error if the thread cannot be started.
 pub(crate) fn stays_alive() -> io::Result<()> {
-    // With time to spare.
+    // A third of the limit leaves time to spare.
     let Some(pause) = limit().map(|limit| limit / 3) else {
         return Ok(());
     };
-    let tell = move || {
-        loop {
-            send("WATCHDOG=1");
-            thread::sleep(pause);
-        }
-    };
     thread::Builder::new()
         .name("watchdog".to_owned())
-        .spawn(tell)
+        .spawn(move || send_heartbeats(pause))
         .map(drop)
 }
 
-/// The directory holds a version: what needs it can start.
+/// Repeatedly notifies systemd that the process is alive.
+fn send_heartbeats(pause: Duration) -> ! {
+    loop {
+        send("WATCHDOG=1");
+        thread::sleep(pause);
+    }
+}
+
+/// Notifies systemd that the directory holds a version, so that services that need it can start.
 pub(crate) fn is_ready(version: u64) {
     send(&format!("READY=1\nSTATUS=at version {version}"));
 }
 
-/// The first round of copying has succeeded.
+/// Notifies systemd that a round of copying has succeeded. Only the first notification has an
+/// effect.
 pub(crate) fn has_copied() {
     send("READY=1");
 }
 
-/// A line for `systemctl status`.
+/// Sets the status line that `systemctl status` shows.
 pub(crate) fn says(text: &str) {
-    // Each line of a message means something to systemd.
+    // systemd would read each line of the text as a message of its own.
     let line: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -47,14 +50,14 @@ pub(crate) fn says(text: &str) {
     send(&format!("STATUS={line}"));
 }
 
-/// The program ends.
+/// Notifies systemd that the program ends.
 pub(crate) fn ends() {
     send("STOPPING=1");
 }
 
 #[cfg(unix)]
 fn send(message: &str) {
-    // Nothing depends on it. Without systemd nothing is sent.
+    // Nothing depends on the notification. Without systemd, nothing is sent.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Custom(message)]);
 }
 

@@ -14,7 +14,8 @@ fn publish_all(folder: &Folder) {
         .run(&["publish", "a chain", &step(0), "--meta", "step=0"])
         .good();
     for number in 1..4 {
-        let (meta, base) = (format!("step={number}"), step(number - 1));
+        let meta = format!("step={number}");
+        let base = step(number - 1);
         folder
             .run(&[
                 "publish",
@@ -66,10 +67,10 @@ fn versions_come_back() {
     assert_eq!(
         pulled["written"].as_u64(),
         Some(file.len() as u64 - 8 - header),
-        "once, by however many links"
+        "each byte is written once, whatever the number of links"
     );
     holds(&folder, "Modell \u{1F9EE}", 3);
-    // Back to an older version, from nothing; and nothing to do.
+    // Back to an older version with a snapshot; the second pull has nothing to do.
     folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "0"]);
     holds(&folder, "Modell \u{1F9EE}", 0);
     assert_eq!(
@@ -132,7 +133,8 @@ fn several_profiles_are_published_at_once_and_shown() {
         .run(&["publish", "chain", &step(0), "--profile", "local,compact"])
         .good();
     let profiles = ["--profile", "local", "--profile", "compact"];
-    let (base, next) = (step(0), step(1));
+    let base = step(0);
+    let next = step(1);
     let text = folder
         .run(&[&["publish", "chain", &next, "--base", &base][..], &profiles].concat())
         .good();
@@ -170,7 +172,7 @@ fn several_profiles_are_published_at_once_and_shown() {
         "{text}"
     );
     assert!(folder.run(&["log", "chain"]).good().contains(", in place)"));
-    // Followers of a directory take the shortest, and say how far it is proven.
+    // Followers of a directory take the shortest route, and report the proof.
     folder
         .run(&["pull", "chain", "model", "--version", "0"])
         .good();
@@ -187,7 +189,7 @@ fn several_profiles_are_published_at_once_and_shown() {
             .contains("proof     hashed")
     );
     holds(&folder, "model", 1);
-    // To compact leaves what is taken in place.
+    // `compact` keeps the routes for updates in place.
     let compacted = folder.json(&["compact", "chain", "--from", "0", "--profile", "compact"]);
     assert_eq!(kinds(&compacted["routes"]), [(false, false)]);
     assert_eq!(kinds(&folder.json(&["show", "chain"])["routes"]), all);
@@ -214,7 +216,7 @@ fn an_empty_state_is_published_only_if_that_is_wanted() {
         .good();
 }
 
-/// What is a version beside its tensors counts as a change: their files, and the other files.
+/// A change of the tensor files or of the assets alone counts as a change.
 #[test]
 fn a_change_of_files_alone_is_published() {
     let folder = Folder::new();
@@ -244,7 +246,7 @@ fn a_change_of_files_alone_is_published() {
         folder.write("state/config.json", number.to_string());
         version += 1;
         assert_eq!(publish(base), (version, true), "{base:?}");
-        // Left out, they do not count.
+        // Assets that are left out do not count.
         folder.write("state/config.json", "left out");
         assert_eq!(
             publish(&[base, &["--no-assets"][..]].concat()),
@@ -258,7 +260,7 @@ fn a_change_of_files_alone_is_published() {
     assert_eq!(publish(&[]), (version + 1, true));
     folder.run(&["pull", "chain", "pulled"]).good();
     assert!(!folder.at("pulled/current/config.json").exists());
-    // The same tensors in other files.
+    // The tensors stay the same and move to other files.
     folder.write("state/model.safetensors", bytes_file(&[("a", b"one")]));
     folder.write("state/other.safetensors", bytes_file(&[("b", b"two")]));
     assert_eq!(publish(&[]), (version + 2, true));
@@ -306,7 +308,7 @@ fn a_lost_version_is_not_published_again() {
         error["message"].as_str().unwrap().contains(&commit),
         "{error}"
     );
-    // A directory that has held more knows it, too.
+    // A work directory that held more versions detects the rollback, too.
     let ran = folder.run(&[
         "publish",
         "chain",
@@ -324,7 +326,7 @@ fn a_lost_version_is_not_published_again() {
     assert_eq!(published["version"], 1);
 }
 
-/// A base that is given has the head's tensors, but perhaps not its files.
+/// The base on the command line has the head's tensors, but its files may differ.
 #[test]
 fn a_pull_has_the_files_that_were_published() {
     let folder = Folder::new();
@@ -370,10 +372,8 @@ fn a_pull_has_the_files_that_were_published() {
                 .unwrap()
                 .collect();
             for name in ["a.safetensors", "b.safetensors", "model.safetensors"] {
-                let (pulled, published) = (
-                    format!("{directory}/current/{name}"),
-                    format!("{target}/{name}"),
-                );
+                let pulled = format!("{directory}/current/{name}");
+                let published = format!("{target}/{name}");
                 assert_eq!(
                     folder.at(&pulled).exists(),
                     folder.at(&published).exists(),
@@ -406,7 +406,7 @@ fn a_version_has_as_many_shards_as_the_head() {
     };
     let states = [
         ("0", tensors([b"one", b"two", b"2", b"three"])),
-        // A tensor of another shape, one that is new, and a shard that becomes empty.
+        // A tensor with another shape, a new tensor, and a shard that becomes empty.
         (
             "1",
             bytes_file(&[
@@ -440,7 +440,7 @@ fn a_version_has_as_many_shards_as_the_head() {
     assert_eq!(folder.json(&args)["new"], false);
 }
 
-/// The directory as `pull --shards` left it, an option of earlier versions.
+/// A directory as `pull --shards`, an option of earlier versions, left it.
 #[test]
 fn a_directory_of_some_shards_is_completed() {
     let folder = Folder::new();
@@ -548,7 +548,7 @@ fn old_versions_go_and_late_joiners_read_less() {
     assert_eq!(
         folder.json(&keep)["needed"],
         serde_json::json!([0, 1, 2]),
-        "they are links of the newest version's only path"
+        "the newest version's only path needs their links"
     );
     let text = folder.run(&keep).good();
     assert!(
@@ -582,7 +582,7 @@ fn old_versions_go_and_late_joiners_read_less() {
     folder.run(&["pull", "a chain", "late"]).good();
     holds(&folder, "late", 3);
 
-    // By mistake: it is taken back.
+    // The prune was a mistake and is undone.
     assert_eq!(
         folder.json(&["prune", "a chain", "--undo"])["restored"],
         serde_json::json!([0, 1, 2, 3])
@@ -800,7 +800,7 @@ fn a_model_comes_with_its_configuration() {
     folder.run(&["pull", "chain", "model"]).good();
     assert!(
         !folder.at("model/current/config.json").exists(),
-        "the version has none"
+        "the version has no assets"
     );
 }
 
@@ -848,7 +848,7 @@ fn nobody_goes_back_unasked() {
         .run(&["pull", "a chain", "model", "--allow-rollback", &commit])
         .good();
     holds(&folder, "model", 2);
-    // Another chain, which has fewer versions.
+    // Another chain with fewer versions does not replace the held one.
     folder.run(&["init", "another"]).good();
     folder.run(&["publish", "another", &step(1)]).good();
     let error = folder.refused(
@@ -862,7 +862,7 @@ fn nobody_goes_back_unasked() {
     );
     folder.run(&["pull", "another", "model", "--adopt"]).good();
     holds(&folder, "model", 1);
-    // Nor does what a publisher keeps.
+    // A publisher's work directory is not reused for another chain, either.
     folder
         .run(&["publish", "a chain", &step(3), "--work", "work"])
         .good();
@@ -937,7 +937,7 @@ fn scratch_is_private_and_goes() {
     }
 }
 
-/// A version that is visible is published, whatever fails then.
+/// A visible version counts as published, whatever fails afterwards.
 #[test]
 fn what_fails_after_the_commit_does_not_undo_it() {
     let folder = Folder::new();
@@ -946,7 +946,7 @@ fn what_fails_after_the_commit_does_not_undo_it() {
     let newest = || folder.json(&["show", "chain"])["version"].as_u64();
     model("0");
     folder.run(&["publish", "chain", "m.safetensors"]).good();
-    // A directory is asked for the time by a file below `probes`.
+    // The clock of a store in a directory is read from a file below `probes`.
     model("1");
     folder
         .run_in_shell("rm -rf chain/probes && touch chain/probes", &[])
@@ -961,7 +961,7 @@ fn what_fails_after_the_commit_does_not_undo_it() {
     );
     assert_eq!(newest(), Some(1));
     folder.run_in_shell("rm chain/probes", &[]).good();
-    // The report goes nowhere.
+    // The report cannot be written.
     for (version, more) in [(2, ""), (3, "--json")] {
         model(&version.to_string());
         let script = format!("\"$0\" publish chain m.safetensors {more} > /dev/full");

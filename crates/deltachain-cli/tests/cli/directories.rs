@@ -94,7 +94,7 @@ fn files_that_differ_are_named() {
     let ran = folder.run(&["diff", "base", "target", "-o", "link.dcf", "--force"]);
     assert!(
         ran.stderr
-            .contains("not the same in base and target: config.json, gone.py, merges.txt"),
+            .contains("although they differ in base and target: config.json, gone.py, merges.txt"),
         "{ran:?}"
     );
 }
@@ -153,7 +153,7 @@ fn one_file_can_become_many_and_back() {
         folder.json(&["digest", "new one"]),
         folder.json(&["digest", "one"])
     );
-    // Shards that no index names, and then two that hold the same tensor.
+    // Shards without an index; then two shards that hold the same tensor.
     folder.write("loose/1.safetensors", bytes_file(&[("a", &[3; 40])]));
     folder.write("loose/2.safetensors", bytes_file(&[("b", &[7; 3])]));
     assert_eq!(
@@ -191,8 +191,8 @@ fn a_directory_that_holds_more_is_not_replaced() {
     );
 }
 
-/// Writes a pipeline: two parts with tensors of the same name, other files in folders, and what
-/// does not belong to it.
+/// Writes a pipeline: two parts with tensors of the same name, assets in folders, and a checkpoint
+/// folder that does not belong to it.
 fn pipeline(folder: &Folder, name: &str, byte: u8) {
     let file = |file: &str| format!("{name}/{file}");
     folder.write(&file("model_index.json"), "{}");
@@ -212,7 +212,7 @@ fn pipeline(folder: &Folder, name: &str, byte: u8) {
     folder.write(&file("checkpoint-500/optimizer.pt"), "large");
 }
 
-/// What lies in a directory, but for the folder that does not count.
+/// Files in a directory, except the checkpoint folder, which does not count.
 fn files_of(folder: &Folder, name: &str) -> Vec<(String, Vec<u8>)> {
     let contents = folder.contents().into_iter().filter_map(|(path, bytes)| {
         let name = path.strip_prefix(name).ok()?.to_str()?.to_owned();
@@ -267,7 +267,8 @@ fn a_pipeline_comes_back_with_its_folders() {
         folder.json(&["digest", "step 1"])
     );
 
-    // It can be replaced by itself. What would be lost, is not.
+    // `--force` rebuilds the result over itself, but does not replace a directory whose files would
+    // be lost.
     folder
         .run(&[
             "apply", "--base", "step 0", "link.dcf", "-o", "result", "--force",

@@ -1,4 +1,4 @@
-//! The tool ends when it is told to, whatever it waits for, and lives until then.
+//! Signals end the tool whatever it waits for, and it runs until then.
 #![cfg(unix)]
 
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::support::{Folder, TOOL, bytes_file, step};
 
-/// A server that accepts connections and never answers: its address, and a word for each
+/// A server that accepts connections and never answers: its address, and a message for each
 /// connection.
 fn silent_server() -> (String, mpsc::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -29,7 +29,7 @@ fn silent_server() -> (String, mpsc::Receiver<()>) {
     (address, connected)
 }
 
-/// Starts the tool, which would wait for an answer for a day.
+/// Starts the tool with settings that make it wait for an answer for a day.
 fn start(folder: &Folder, arguments: &[&str]) -> Command {
     let mut command = Command::new(TOOL);
     command
@@ -44,7 +44,7 @@ fn start(folder: &Folder, arguments: &[&str]) -> Command {
     command
 }
 
-/// Asks a process once to end, and gives its exit code; `None` if it had to be killed.
+/// Asks a process once to end, and returns its exit code; `None` if it had to be killed.
 fn told_to_end(mut child: Child) -> Option<i32> {
     let id = child.id().to_string();
     assert!(
@@ -168,7 +168,8 @@ fn standard_input_is_not_waited_for() {
     let folder = Folder::new();
     let mut child = start(&folder, &["key", "show", "-"]).spawn().unwrap();
     let input = child.stdin.take();
-    // It reads signals from then on: the handler is there before anything is read.
+    // The tool installs its signal handler before it reads anything, so it handles the signal from
+    // here on.
     while !fs::read_to_string(format!("/proc/{}/status", child.id()))
         .unwrap()
         .lines()
@@ -180,7 +181,7 @@ fn standard_input_is_not_waited_for() {
     drop(input);
 }
 
-/// Whether a line of a process's status says that it handles the signal to end.
+/// True if a line of a process's status says that the process handles SIGTERM.
 fn handles_signals(line: &str) -> bool {
     let caught = line
         .strip_prefix("SigCgt:")

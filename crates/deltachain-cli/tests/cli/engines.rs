@@ -1,4 +1,4 @@
-//! `follow --engine`, with servers that record what they are asked and fail as they are told.
+//! `follow --engine`, with stand-in servers that record requests and fail on demand.
 #![cfg(unix)]
 
 pub(crate) mod stand_in;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::engines::stand_in::Engine;
 use crate::support::{Folder, Ran, TOOL, bytes_file};
 
-/// All that is asked of a server of vLLM for one version.
+/// Requests that one version needs at a vLLM server, in order.
 pub(crate) const VLLM: [&str; 8] = [
     "/init_weight_transfer_engine",
     "/pause?mode=keep",
@@ -29,7 +29,7 @@ pub(crate) const VLLM: [&str; 8] = [
     "/resume",
 ];
 
-/// A chain with these many versions of one byte each.
+/// Creates a chain with the given number of versions of one byte each.
 pub(crate) fn chain(versions: u8) -> Folder {
     let folder = Folder::new();
     folder.run(&["init", "chain"]).good();
@@ -54,7 +54,7 @@ pub(crate) fn arguments<'a>(engine: &'a str, servers: &'a [&Engine]) -> Vec<&'a 
     follow.into_iter().chain(urls).collect()
 }
 
-/// Follows until the servers have this version.
+/// Follows until the servers have the given version.
 pub(crate) fn until(folder: &Folder, engine: &str, version: &str, servers: &[&Engine]) -> Ran {
     folder.run(&[&arguments(engine, servers)[..], &["--until", version]].concat())
 }
@@ -75,7 +75,7 @@ pub(crate) fn start(folder: &Folder, engine: &str, servers: &[&Engine], more: &[
     Process::start(folder, &[&arguments(engine, servers)[..], more].concat())
 }
 
-/// A follower, which is killed when this is dropped.
+/// A follower, which is killed on drop.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -89,7 +89,7 @@ impl Process {
         Self(command.spawn().unwrap())
     }
 
-    /// The same; with its events, as they come.
+    /// Starts a follower, and also returns its events as they arrive.
     pub(crate) fn heard(folder: &Folder, arguments: &[&str]) -> (Self, Receiver<Value>) {
         let mut command = Command::new(TOOL);
         command
@@ -108,19 +108,19 @@ impl Process {
         (Self(child), events)
     }
 
-    /// Tells it to end.
+    /// Sends the signal to end.
     pub(crate) fn terminate(&self) {
         kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
     }
 
-    /// Tells it to end, and waits until it has. Whether it has ended in order: it may not have got
-    /// as far as that.
+    /// Ends the process and waits for it. False if it did not end in order: it may not have started
+    /// far enough.
     pub(crate) fn end(self) -> bool {
         self.terminate();
         self.ended()
     }
 
-    /// Waits until it has ended, which it was told.
+    /// Waits until the process, which was told to end, has ended. True if it succeeded.
     pub(crate) fn ended(mut self) -> bool {
         self.0.wait().unwrap().success()
     }
@@ -137,12 +137,12 @@ impl Drop for Process {
     }
 }
 
-/// What a follower calls itself.
+/// Name by which a follower identifies itself to servers.
 pub(crate) fn follower(folder: &Folder) -> String {
     follower_in(folder, "model")
 }
 
-/// The same, of one that keeps another directory.
+/// Like [`follower`], for a follower that keeps another directory.
 pub(crate) fn follower_in(folder: &Folder, directory: &str) -> String {
     let host = uname().nodename().to_string_lossy().into_owned();
     format!(
@@ -156,12 +156,12 @@ pub(crate) fn follower_in(folder: &Folder, directory: &str) -> String {
     )
 }
 
-/// What a server calls a version of this state.
+/// Server's name of a version with this state.
 pub(crate) fn name(version: u64, state: &Value) -> String {
     format!("{version}@{}", &state.as_str().unwrap()[..12])
 }
 
-/// Follows until `status` says that all is well, and gives what it said.
+/// Follows until `status` reports health, and returns that status.
 pub(crate) fn healthy(folder: &Folder, engine: &str, servers: &[&Engine]) -> Value {
     let mut follow = start(folder, engine, servers, &[]);
     let found = loop {
@@ -196,7 +196,7 @@ fn vllm_is_asked_step_by_step_and_once() {
         "{ran:?}"
     );
     assert!(updated["paused_seconds"].as_f64().unwrap() <= updated["seconds"].as_f64().unwrap());
-    // What others have done to it since, nobody has seen.
+    // No follower runs any more, so changes to the server since the update are unknown.
     let (code, status) = status(&folder);
     assert_eq!(
         (code, &status["servers"][0]["version"]),
@@ -225,15 +225,16 @@ fn vllm_is_asked_step_by_step_and_once() {
     let init = json!({ "init_info": { "host_copy": absolute("model"), "mode": null } });
     assert_eq!(calls[0].1, init);
     assert_eq!(calls[3].1, json!({ "new_version": "changing" }));
-    let (host, state) = (follower(&folder), &status["state"]);
+    let host = follower(&folder);
+    let state = &status["state"];
     assert_eq!(
         calls[5].1,
         json!({ "update_info": { "version": 1, "digest": state, "follower": host } })
     );
     assert_eq!(calls[6].1, json!({ "weight_version": name(1, state) }));
-    assert_eq!(server.state().process.owner, None, "it is given up");
+    assert_eq!(server.state().process.owner, None, "the lease is over");
 
-    // It has the version, also after this program was started again.
+    // The server keeps the version, and a new follower finds it there.
     let found = healthy(&folder, "vllm", &[&server]);
     assert_eq!(
         (
@@ -255,7 +256,7 @@ fn a_server_that_downloads_the_chain_itself_prepares_a_version_before_it_pauses(
     let server = Engine::start();
     server.state().downloads = true;
     server.state().preparing = 3;
-    // It says so, and no copy is kept here.
+    // The tool says so, and keeps no copy of the tensors.
     let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--once"]].concat());
     assert!(
         ran.code == Some(0) && ran.stdout.contains("downloads the chain itself"),
@@ -270,7 +271,7 @@ fn a_server_that_downloads_the_chain_itself_prepares_a_version_before_it_pauses(
         calls[3].1["init_info"],
         json!({ "host_copy": null, "mode": null })
     );
-    // Only the other files are here.
+    // The directory holds no tensors, only assets, and this chain has none.
     let held = status(&folder).1;
     assert_eq!(
         (&held["version"], &held["servers"][0]["version"]),
@@ -331,7 +332,7 @@ fn sglang_with_the_plugin_downloads_the_chain_itself() {
         ran.code == Some(0) && ran.stdout.contains("downloads the chain itself"),
         "{ran:?}"
     );
-    // A server that does not answer yet, after both were started again.
+    // A server that does not answer yet, after it and the tool were restarted.
     let silent = Engine::start();
     silent.state().is_down = true;
     let ran = folder.run(&[&arguments("sglang", &[&silent])[..], &["--once"]].concat());
@@ -354,7 +355,7 @@ fn sglang_with_the_plugin_downloads_the_chain_itself() {
         server.state().process.weight_version,
         name(1, &held["state"])
     );
-    // What others have done is seen, and put right.
+    // A follower notices what another process has done to the server, and repairs it.
     for is_torn in [false, true] {
         let whole = server.state().process.workers[0].clone();
         server.state().process.paused = true;
@@ -370,8 +371,9 @@ fn sglang_with_the_plugin_downloads_the_chain_itself() {
         assert!(!server.state().process.paused);
         assert_eq!(server.state().process.workers, [whole.clone(), whole]);
     }
-    // A server without it reads a directory.
-    let (folder, server) = (chain(1), Engine::start());
+    // A server without the plugin reads a directory.
+    let folder = chain(1);
+    let server = Engine::start();
     folder
         .run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat())
         .good();
@@ -410,7 +412,8 @@ fn sglang_reads_the_directory_of_just_this_version() {
 #[test]
 fn adapters_have_names_with_versions_and_older_ones_stay_for_a_while() {
     let folder = chain(1);
-    let (server, other) = (Engine::start(), Engine::start());
+    let server = Engine::start();
+    let other = Engine::start();
     let follow = |version: &str, keep: &str| {
         let more = [
             "--adapter",
@@ -451,14 +454,14 @@ fn adapters_have_names_with_versions_and_older_ones_stay_for_a_while() {
         (vec!["tuned@2".into(), "tuned@3".into()], adapters(&server))
     );
     assert_eq!(copies(), ["tuned@2", "tuned@3"].map(str::to_owned).into());
-    // Nothing is paused, and what others have loaded stays.
+    // Adapters need no pause, and adapters of other users stay loaded.
     assert!(!server.names().iter().any(|path| path.contains("pause")));
     server
         .state()
         .process
         .adapters
         .insert("mine@1".to_owned(), "/mine".to_owned());
-    // A server that was started again.
+    // A restarted server has lost its adapter and gets it again.
     server.state().process.adapters.remove("tuned@3");
     follow("3", "0");
     assert_eq!(adapters(&server), ["mine@1", "tuned@3"]);

@@ -1,6 +1,6 @@
-//! Drawn sequences of what befalls a server and its followers, while `status` is asked: the server
-//! serves what it says, or has not been looked at since. `DELTACHAIN_ENGINE_STORMS` sets the number
-//! of sequences, `DELTACHAIN_ENGINE_SEED` the first seed.
+//! Random sequences of faults of a server and its followers, with calls of `status` in between: the
+//! server serves what `status` says, or no follower has polled it since. `DELTACHAIN_ENGINE_STORMS`
+//! sets the number of sequences, `DELTACHAIN_ENGINE_SEED` the first seed.
 #![cfg(unix)]
 
 use std::collections::VecDeque;
@@ -16,27 +16,27 @@ use crate::engines::stand_in::{self, Engine, Fate, Model};
 use crate::engines::{Process, VLLM, follower_in, name};
 use crate::support::{Folder, bytes_file};
 
-/// What happens in one sequence, at most.
+/// Maximum number of events in one sequence.
 const EVENTS: u64 = 10;
 
-/// Sequences at the same time. They wait most of the time.
+/// Number of sequences that run in parallel. They spend most of their time waiting.
 const AT_ONCE: usize = 4;
 
-/// Looks after which `status` says what the server serves: one that began before it was changed,
-/// one that did not, and one whose asking shows that the second one is over. A try that fails asks
-/// the workers once more.
+/// Number of polls after which `status` agrees with the server: one that began before the change,
+/// one that began after it, and one whose request shows that the second has ended. A failed attempt
+/// asks the workers once more.
 const LOOKS: u64 = 4;
 
-/// No wait is longer, also on a machine that does other things.
+/// Upper limit of every wait, also on a busy machine.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// How long a call is waited for that may never come.
+/// Time to wait for a call that may never arrive.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// What a look asks.
+/// Requests of one poll.
 const LOOK: [&str; 3] = ["deltachain_state", "/weight_info", "/is_paused"];
 
-/// The directories of the two followers.
+/// Directories of the two followers.
 const DIRECTORIES: [&str; 2] = ["one", "two"];
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -62,21 +62,22 @@ fn a_server_serves_what_status_says() {
     });
 }
 
-/// One sequence.
+/// One random sequence.
 struct Storm {
     seed: u64,
     random: Random,
     folder: Folder,
     server: Engine,
     followers: [Option<Process>; 2],
-    /// The chains that they follow, and how many versions each chain has.
+    /// The chains that the followers follow, and the number of versions of each chain.
     chains: [usize; 2],
     versions: [u8; 2],
-    /// What has happened, for people.
+    /// Log of events, printed when a sequence fails.
     story: Vec<String>,
 }
 
-/// What is served, or said to be: version, state digest, and whether it is paused.
+/// The version that is served, or reported as served: number, state digest, and whether the server
+/// is paused.
 type Served = Option<(u64, String, bool)>;
 
 impl Drop for Storm {
@@ -92,7 +93,8 @@ impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let chains = [0, usize::from(random.below(2) == 0)];
-        let (folder, server) = (Folder::new(), Engine::start());
+        let folder = Folder::new();
+        let server = Engine::start();
         let mut storm = Self {
             seed,
             random,
@@ -113,7 +115,7 @@ impl Storm {
     fn run(mut self) {
         self.start(0);
         for _ in 0..=self.random.below(EVENTS) {
-            // Or the next thing happens at the same time.
+            // In the first case the next event happens at once.
             match self.random.below(4) {
                 0 => {}
                 1 => self.status_is_right(),
@@ -136,7 +138,7 @@ impl Storm {
     fn publish(&mut self, chain: usize) {
         let version = self.versions[chain];
         self.versions[chain] += 1;
-        // The versions of the two chains have the same numbers, and other bytes.
+        // The versions of the two chains have the same numbers but different bytes.
         let byte = version + if chain == 0 { 0 } else { 100 };
         self.folder
             .write("model.safetensors", bytes_file(&[("a", &[byte])]));
@@ -169,23 +171,21 @@ impl Storm {
                 (0..=self.chains[1]).for_each(|chain| self.publish(chain));
             }
             2..=4 => {
-                let (mut called, fates) = (
-                    self.call(),
-                    [
-                        Fate::Refused,
-                        Fate::Hangs,
-                        Fate::Broken,
-                        Fate::Dies,
-                        Fate::Torn,
-                    ],
-                );
+                let mut called = self.call();
+                let fates = [
+                    Fate::Refused,
+                    Fate::Hangs,
+                    Fate::Broken,
+                    Fate::Dies,
+                    Fate::Torn,
+                ];
                 let fate = fates[usize::try_from(self.random.below(5)).unwrap()];
                 if fate == Fate::Torn {
                     called = "/update_weights";
                 }
                 self.says(format!("{called}: {fate:?}"));
                 self.server.befalls(called, fate);
-                // Most of it happens in an update.
+                // Most faults happen during an update.
                 self.publish(self.chains[at]);
             }
             5 | 6 => self.killed(at),
@@ -246,12 +246,13 @@ impl Storm {
         }
     }
 
-    /// A follower is killed when it asks for something, which the server does or does not.
+    /// Kills a follower while it makes a request, which the server may or may not carry out.
     fn killed(&mut self, at: usize) {
         if self.followers[at].is_none() {
             return;
         }
-        let (called, done) = (self.call(), self.random.below(2) == 0);
+        let called = self.call();
+        let done = self.random.below(2) == 0;
         self.says(format!("follower {at} is killed at {called}, done: {done}"));
         if !done {
             self.server.befalls(called, Fate::Hangs);
@@ -271,7 +272,7 @@ impl Storm {
         }
     }
 
-    /// What the server serves; nothing if it is not a version.
+    /// The version that the server serves, or `None` if its workers do not hold one.
     fn served(&self) -> Served {
         let process = &self.server.state().process;
         match &process.workers {
@@ -282,7 +283,8 @@ impl Storm {
         }
     }
 
-    /// What `status` says of each directory is what the server serves, or that this is not known.
+    /// Checks for each directory that `status` reports what the server serves, or that it does not
+    /// know.
     fn status_is_right(&mut self) {
         for (at, directory) in DIRECTORIES.iter().enumerate() {
             let began = Instant::now();
@@ -295,10 +297,12 @@ impl Storm {
                     .copied()
                     .unwrap_or_default()
             };
-            let (mut since, mut before) = (looks(), self.served());
+            let mut since = looks();
+            let mut before = self.served();
             loop {
                 let said = self.status(at);
-                let (now, served) = (looks(), self.served());
+                let now = looks();
+                let served = self.served();
                 let claimed = claimed(&said);
                 if claimed.is_none() || claimed == before || claimed == served {
                     break;
@@ -310,14 +314,14 @@ impl Storm {
                 }
                 assert!(
                     began.elapsed() < LONGEST,
-                    "nobody looks: served: {before:?}, but {said}"
+                    "no follower polls: served: {before:?}, but {said}"
                 );
             }
         }
     }
 
-    /// When nothing happens for a while, a follower brings its newest version, and everything says
-    /// so.
+    /// Checks that, when nothing happens for a while, a follower brings the server to its newest
+    /// version and `status` reports it.
     fn settles(&mut self) {
         self.says("it settles".to_owned());
         if self.followers.iter().all(Option::is_none) {
@@ -331,7 +335,7 @@ impl Storm {
                 .collect();
             let state = &mut self.server.state();
             (state.fates, state.is_down) = (Vec::new(), false);
-            // What a killed one has not given up ends by itself.
+            // The lease of a killed follower expires.
             state
                 .process
                 .owner
@@ -341,7 +345,7 @@ impl Storm {
         while !(0..2).any(|at| self.followers[at].is_some() && self.is_well(at)) {
             assert!(
                 began.elapsed() < LONGEST,
-                "it does not settle: {} {}",
+                "the server does not settle: {} {}",
                 self.status(0),
                 self.status(1)
             );
@@ -349,8 +353,8 @@ impl Storm {
         assert!(!self.server.state().has_served_two);
     }
 
-    /// Whether a follower says that the server has its newest version, and the server serves it and
-    /// says the same.
+    /// True if a follower reports its newest version, and the server serves that version and names
+    /// it.
     fn is_well(&self, at: usize) -> bool {
         let said = self.status(at);
         let newest = u64::from(self.versions[self.chains[at]] - 1);
@@ -363,7 +367,7 @@ impl Storm {
         self.served() == Some(claimed) && self.server.state().process.weight_version == says
     }
 
-    /// At the end the first follower is alone.
+    /// Ends the sequence with only the first follower running.
     fn ends(&mut self) {
         self.says("the end".to_owned());
         if let Some(second) = self.followers[1].take() {
@@ -375,7 +379,8 @@ impl Storm {
     }
 }
 
-/// What `status` says that the server serves; nothing if it says that it does not know.
+/// The version that the server serves according to `status`, or `None` if `status` says that it
+/// does not know.
 fn claimed(said: &Value) -> Served {
     let server = &said["servers"][0];
     if said["following"] != true || server["changing"] != false {

@@ -1,5 +1,5 @@
-//! What a server holds is asked of its workers, and `status` says nothing else: after kills,
-//! refusals, broken connections, and what others do to the server.
+//! The workers of a server say which version it holds, and `status` reports exactly that: after
+//! kills, refusals, broken connections, and changes by other clients.
 #![cfg(unix)]
 
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::engines::{
 };
 use crate::support::{Folder, Ran, bytes_file};
 
-/// One look, which brings the server to the newest version or fails.
+/// Polls once, which updates the server to the newest version or fails.
 fn once(folder: &Folder, engine: &str, server: &Engine) -> Ran {
     poll_once(folder, engine, server, "100")
 }
 
-/// The same, with this pause between two looks.
+/// Like [`once`], with the given pause between two polls.
 fn poll_once(folder: &Folder, engine: &str, server: &Engine, poll: &str) -> Ran {
     let servers = [server];
     let mut arguments = arguments(engine, &servers);
@@ -29,7 +29,7 @@ fn poll_once(folder: &Folder, engine: &str, server: &Engine, poll: &str) -> Ran 
     folder.run(&[&arguments[..], &["--once"]].concat())
 }
 
-/// The event of the one look that failed.
+/// The event of the one poll, which failed.
 fn failure(ran: &Ran) -> Value {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     events(ran)
@@ -38,7 +38,7 @@ fn failure(ran: &Ran) -> Value {
         .unwrap()
 }
 
-/// Whether the server serves the version that this directory holds, and says so.
+/// True if the server serves the version that the directory holds, and names it.
 fn serves(server: &Engine, folder: &Folder) -> bool {
     let held = status(folder).1;
     let version = held["version"].as_u64().unwrap();
@@ -63,7 +63,6 @@ fn a_server_that_was_started_again_is_brought_to_the_version() {
     assert!(serves(&server, &folder));
 }
 
-// E1
 #[test]
 fn what_a_killed_follower_has_left_open_is_ended() {
     for (called, in_session) in [
@@ -96,10 +95,10 @@ fn what_a_killed_follower_has_left_open_is_ended() {
     }
 }
 
-// E2
 #[test]
 fn another_version_of_the_same_number_is_not_taken_for_ours() {
-    let (folder, other) = (chain(1), Folder::new());
+    let folder = chain(1);
+    let other = Folder::new();
     other.run(&["init", "chain"]).good();
     publish(&other, 100);
     let server = Engine::start();
@@ -112,7 +111,6 @@ fn another_version_of_the_same_number_is_not_taken_for_ours() {
     assert!(serves(&server, &folder));
 }
 
-// E2
 #[test]
 fn a_server_that_somebody_has_paused_goes_on() {
     let folder = chain(1);
@@ -123,8 +121,8 @@ fn a_server_that_somebody_has_paused_goes_on() {
     assert!(serves(&server, &folder));
 }
 
-/// A server that downloads the chain itself, at version 0, and one that would never have prepared
-/// the next one.
+/// A server at version 0 that downloads the chain itself and never finishes preparing the next
+/// version.
 fn downloading() -> (Folder, Engine) {
     let folder = chain(1);
     let server = Engine::start();
@@ -156,7 +154,7 @@ fn a_server_that_serves_no_version_is_not_waited_for() {
                 spoil(&mut server.state().process);
                 let follow = start(&folder, "vllm", &[&server], &["--no-tensors"]);
                 server.wait_for("deltachain_is_ready");
-                // While it is waited for, `status` says how it is.
+                // While the follower waits for the server, `status` reports its state.
                 let (code, held) = status(&folder);
                 assert_eq!(code, Some(1), "{held}");
                 server.wait_for("/resume");
@@ -180,7 +178,6 @@ fn a_server_that_serves_a_version_is_waited_for() {
     assert!(serves(&server, &folder));
 }
 
-// E4
 #[test]
 fn weights_that_somebody_has_changed_are_brought_back() {
     let folder = chain(1);
@@ -192,20 +189,20 @@ fn weights_that_somebody_has_changed_are_brought_back() {
         once(&folder, "vllm", &server).good();
         assert!(serves(&server, &folder));
     }
-    // Whoever finishes an update says what he likes.
+    // The client that finishes an update may name any version.
     server.state().process.weight_version = "mine".to_owned();
     once(&folder, "vllm", &server).good();
     assert!(serves(&server, &folder));
 }
 
-/// Who brings a server of vLLM to a version: `deltachain follow`, or a trainer.
+/// The two programs that update a vLLM server: `deltachain follow`, and a trainer.
 enum Face {
     Follower(Folder),
     Trainer(Servers),
 }
 
 impl Face {
-    /// Both, each with a server that has version 0.
+    /// One of each, with a server of its own at version 0.
     fn both() -> [(Self, Engine); 2] {
         let servers = [Engine::start(), Engine::start()];
         let trainer = Servers::new(
@@ -217,7 +214,7 @@ impl Face {
         );
         let trainer = trainer.unwrap();
         trainer
-            .begin(&|_, _| panic!("there is nothing to wait for"))
+            .begin(&|_, _| panic!("nothing to wait for"))
             .unwrap();
         let faces = [Self::Follower(Folder::new()), Self::Trainer(trainer)];
         if let Self::Follower(folder) = &faces[0] {
@@ -239,7 +236,8 @@ impl Face {
         }
     }
 
-    /// Brings a server to a version. If that fails: why, and whether the server stays paused.
+    /// Updates a server to a version. On failure, returns the reason and whether the server stays
+    /// paused.
     fn bring(&self, server: &Engine, version: u8) -> Option<(String, bool)> {
         match self {
             Self::Follower(folder) => {
@@ -271,15 +269,15 @@ impl Face {
     }
 }
 
-/// What a server of vLLM is told after a failure, besides being asked what it holds.
+/// Requests to a vLLM server after a failure, besides the question which version it holds.
 const RECOVERY: [&str; 3] = ["deltachain_end_update", "/update_weight_version", "/resume"];
 
-/// What it serves then.
+/// The version that the server serves after the recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Serves {
     Before,
     New,
-    /// It stays paused.
+    /// None: the server stays paused.
     Nothing,
 }
 
@@ -297,7 +295,7 @@ const RULES: [(&str, &[&str], Serves); 10] = [
     ("/resume", &[], Serves::Nothing),
 ];
 
-/// Brings a server to version 1, which fails, and then once more.
+/// Updates a server to version 1, which fails as described, and then succeeds in a second attempt.
 fn fails(face: &Face, server: &Engine, failed: &str, told: &[&str], serves: Serves) {
     let before = server.state().process.workers[0].clone();
     face.publish(1);
@@ -354,7 +352,6 @@ fn fails(face: &Face, server: &Engine, failed: &str, told: &[&str], serves: Serv
     assert_eq!(process.weight_version, name(1, &json!(state)), "{failed}");
 }
 
-// E3
 #[test]
 fn what_follows_from_a_request_that_fails() {
     for (failed, told, serves) in RULES {
@@ -367,7 +364,8 @@ fn what_follows_from_a_request_that_fails() {
 
 #[test]
 fn what_follows_from_a_recovery_that_fails() {
-    // How often it has been sent before, what the server is told, and what it serves.
+    // Request that fails, number of times that it succeeds before, requests that the server
+    // receives, and the version that it serves.
     let rules: [(&str, usize, &[&str], Serves); 4] = [
         ("deltachain_end_update", 1, &RECOVERY, Serves::Before),
         ("deltachain_state", 1, &RECOVERY[..1], Serves::Nothing),
@@ -398,8 +396,8 @@ fn what_is_torn_stays_paused_until_it_is_whole() {
     }
 }
 
-/// The table in integrations/docs/engines.md, "What is asked of SGLang, and for adapters": what
-/// fails, what the server is told then, and whether it stays paused.
+/// The table in integrations/docs/engines.md, "What is asked of SGLang, and for adapters": requests
+/// that fail, requests that the server receives afterwards, and whether it stays paused.
 #[test]
 fn what_follows_from_a_request_to_other_engines_that_fails() {
     let rules: [(&str, &[&str], &[&str], bool); 8] = [
@@ -425,8 +423,7 @@ fn what_follows_from_a_request_to_other_engines_that_fails() {
     for (engine, failed, told, stays_paused) in rules {
         let folder = chain(1);
         let server = Engine::start();
-        // The adapters of versions 0 and 1 stay loaded, and that of version 0 is unloaded for
-        // version 2.
+        // The adapters of versions 0 and 1 stay loaded, and version 2 unloads that of version 0.
         for version in 1..3 {
             once(&folder, engine, &server).good();
             publish(&folder, version);
@@ -467,7 +464,6 @@ fn what_follows_from_a_request_to_other_engines_that_fails() {
     }
 }
 
-// F8
 #[test]
 fn a_server_of_sglang_that_somebody_has_paused_goes_on() {
     let folder = chain(1);
@@ -479,7 +475,6 @@ fn a_server_of_sglang_that_somebody_has_paused_goes_on() {
     assert!(!server.state().process.paused && !server.names().is_empty());
 }
 
-// F5, F6
 #[test]
 fn a_version_that_does_not_fit_is_not_sent() {
     for engine in ["vllm", "sglang"] {
@@ -512,7 +507,6 @@ fn a_version_that_does_not_fit_is_not_sent() {
     }
 }
 
-// W2
 #[test]
 fn a_version_that_cannot_be_compared_is_an_event_and_not_sent_to_sglang() {
     for model in ["", "./own", "tiny/not-here", "/not/here"] {
@@ -548,7 +542,6 @@ fn a_version_that_cannot_be_compared_is_an_event_and_not_sent_to_sglang() {
     assert_eq!(refused.code, Some(2));
 }
 
-// F6
 #[test]
 fn what_workers_say_that_does_not_fit_is_not_sent() {
     let (folder, server) = downloading();
@@ -572,7 +565,6 @@ fn what_workers_say_that_does_not_fit_is_not_sent() {
     );
 }
 
-// F10
 #[test]
 fn why_a_server_cannot_prepare_a_version_is_told() {
     let (folder, server) = downloading();
@@ -639,7 +631,7 @@ fn what_may_hold_two_versions_stays_paused_until_it_holds_one() {
             (&Value::Null, &json!(true)),
             "{engine}"
         );
-        // Another process, and what the server says of itself is not enough.
+        // A new process does not rely on the version that the server itself names.
         server.state().process.weight_version = name(0, &status(&folder).1["state"]);
         once(&folder, engine, &server).good();
         assert!(!server.state().process.paused, "{engine}");
@@ -655,7 +647,7 @@ fn what_may_hold_two_versions_stays_paused_until_it_holds_one() {
 fn who_does_not_say_what_he_holds_stays_paused() {
     let folder = chain(1);
     let server = Engine::start();
-    // It is asked what it holds when this is given up.
+    // After the timeout, the follower asks the server which version it holds.
     server.befalls("/update_weights", Fate::Hangs);
     let follow = start(&folder, "vllm", &[&server], &["--server-timeout", "2"]);
     server.wait_for("/update_weights");
@@ -673,7 +665,7 @@ fn who_does_not_say_what_he_holds_stays_paused() {
 fn it_says_that_it_is_changing_while_it_loads() {
     let folder = chain(1);
     let server = Engine::start();
-    // An update is healthy if the server has had a version.
+    // An update counts as healthy if the server has had a version before.
     for healthy in [false, true] {
         if healthy {
             until(&folder, "vllm", "0", &[&server]).good();
@@ -694,7 +686,6 @@ fn it_says_that_it_is_changing_while_it_loads() {
     }
 }
 
-// E3
 #[test]
 fn a_connection_that_breaks_is_made_again() {
     for broken in ["/weight_info", "/is_paused", "deltachain_state"]
@@ -718,7 +709,7 @@ fn a_connection_that_breaks_is_made_again() {
                 times <= if may_be_repeated { 2 } else { 1 },
                 "{broken}: {calls:?}"
             );
-            // It is whole, whether it has done what it was asked or not.
+            // The model is whole, whether or not the server carried out the request.
             assert!(!server.state().process.paused, "{broken}");
             assert_eq!(face.bring(&server, 1), None, "{broken}");
         }
@@ -731,7 +722,8 @@ fn a_server_that_dies_in_an_update_is_brought_to_it_all_the_same() {
         for (face, server) in Face::both() {
             server.befalls(called, Fate::Dies);
             face.publish(1);
-            // It may have died before anything was lost.
+            // The first attempt may succeed: the server may have died before it had anything to
+            // lose.
             face.bring(&server, 1);
             assert_eq!(face.bring(&server, 1), None, "{called}");
             let process = &server.state().process;
@@ -743,10 +735,10 @@ fn a_server_that_dies_in_an_update_is_brought_to_it_all_the_same() {
     }
 }
 
-// E8
 #[test]
 fn a_second_follower_is_refused_until_the_first_one_is_gone() {
-    let (folder, other) = (chain(1), Folder::new());
+    let folder = chain(1);
+    let other = Folder::new();
     other.run(&["init", "chain"]).good();
     publish(&other, 100);
     let server = Engine::start();
@@ -759,7 +751,7 @@ fn a_second_follower_is_refused_until_the_first_one_is_gone() {
         text.contains(&follower(&folder)) && text.contains("48 s"),
         "{text}"
     );
-    assert_eq!(server.names(), [""; 0], "nothing else is asked of it");
+    assert_eq!(server.names(), [""; 0], "the server gets no other request");
     let (code, found) = status(&other);
     assert_eq!(
         (code, &found["servers"][0]["version"]),
@@ -774,7 +766,8 @@ fn a_second_follower_is_refused_until_the_first_one_is_gone() {
         "{found}"
     );
 
-    // Killed, it gives up nothing, and the second one waits until it has not been seen for a while.
+    // A killed follower does not give up its lease, so the second one waits until the lease has
+    // expired.
     drop(first);
     let second = start(&other, "vllm", &[&server], &[]);
     server.wait_for("deltachain_state");
@@ -782,7 +775,7 @@ fn a_second_follower_is_refused_until_the_first_one_is_gone() {
     server.state().process.owner = None;
     server.wait_for("/resume");
     assert!(serves(&server, &other));
-    // Told to end, it gives the server up.
+    // A follower gives the server up when it gets the signal to end.
     assert!(second.end());
     once(&folder, "vllm", &server).good();
     assert!(serves(&server, &folder));
@@ -805,7 +798,9 @@ fn a_follower_says_for_how_long_it_brings_a_server() {
 #[test]
 fn a_server_that_hangs_or_is_not_there_holds_up_no_other() {
     let folder = chain(1);
-    let (good, hanging, gone) = (Engine::start(), Engine::start(), Engine::gone());
+    let good = Engine::start();
+    let hanging = Engine::start();
+    let gone = Engine::gone();
     hanging.state().hang = ["/pause?mode=keep"].into();
     let follow = start(
         &folder,
@@ -824,7 +819,7 @@ fn a_server_that_hangs_or_is_not_there_holds_up_no_other() {
     assert!(follow.end());
     assert!(
         serves(&good, &folder) && serves(&hanging, &folder),
-        "and it catches up at once"
+        "the second server catches up at once"
     );
     let (code, status) = status(&folder);
     assert_eq!(
@@ -861,7 +856,7 @@ fn people_read_what_a_server_holds() {
     let head = format!("server    {}: ", server.url);
     assert_eq!(
         line("server"),
-        format!("{head}no version known; paused, and may hold parts of two versions")
+        format!("{head}version unknown; paused, and may hold parts of two versions")
     );
     once(&folder, "vllm", &server).good();
     let name = name(0, &status(&folder).1["state"]);

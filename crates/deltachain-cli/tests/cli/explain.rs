@@ -9,7 +9,7 @@ use crate::support::{Folder, step};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The entries of `explain --json` for these names, by name.
+/// Entries of `explain --json` for these names, by name.
 fn explained(names: &[&str]) -> BTreeMap<String, Value> {
     let json = Folder::new().json(&[&["explain"], names].concat());
     let entries = json["errors"].as_array().unwrap().iter();
@@ -18,7 +18,7 @@ fn explained(names: &[&str]) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// The rules that errors of this program can name, those of writers too: what stands in quotes in
+/// Rules that errors of this program can name, including those of writers: the quoted strings in
 /// `src/rules.rs`.
 fn rules() -> Vec<String> {
     let source = fs::read_to_string(format!("{REPOSITORY}/src/rules.rs")).unwrap();
@@ -96,7 +96,7 @@ fn one_is_explained() {
     for label in ["\n  cause  ", "\n  to do  "] {
         assert_eq!(text.matches(label).count(), 2, "{text}");
     }
-    // As a whole, to copy.
+    // The command is on one line, ready to copy.
     assert!(text.contains("`deltachain pull URL DIR --adopt`"), "{text}");
     let widest = lines.iter().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 120, "{text}");
@@ -141,7 +141,7 @@ fn errors_say_where_to_read_on() {
             .contains("\nnote: for more: deltachain explain R-CHN-10"),
         "{ran:?}"
     );
-    // Another chain at the same place.
+    // Another chain at the same URL.
     fs::remove_dir_all(folder.at("chain")).unwrap();
     folder.run(&["init", "chain"]).good();
     folder.run(&["publish", "chain", &step(0)]).good();

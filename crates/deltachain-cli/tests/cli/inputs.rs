@@ -1,12 +1,12 @@
-//! Inputs that must not be taken for what they are not, or not be touched: directories that are no
-//! model, files that change, pipes, and outputs that are inputs.
+//! Inputs that the tool must not mistake for something else, or must not touch: directories without
+//! a model, files that change, pipes, and outputs that are inputs.
 
 use std::fs;
 
 use crate::round_trips::chain;
 use crate::support::{Folder, bytes_file, step};
 
-/// Every command that takes a state refuses this one, with such a text.
+/// Checks that every command that takes a state refuses this one with this text.
 fn no_model(folder: &Folder, state: &str, text: &str) {
     for arguments in [
         &["digest", state][..],
@@ -30,7 +30,7 @@ fn no_model(folder: &Folder, state: &str, text: &str) {
     }
 }
 
-/// A folder with a state, a link and a chain.
+/// Creates a folder with a state, a link and a chain.
 fn good() -> Folder {
     let folder = Folder::new();
     folder.write("good", bytes_file(&[("t", b"1")]));
@@ -47,12 +47,13 @@ fn good() -> Folder {
 #[test]
 fn folders_that_are_no_model_are_refused_by_name() {
     let folder = good();
-    let (weights, whole) = (bytes_file(&[("t", b"1")]), br#"{"architectures":["X"]}"#);
+    let weights = bytes_file(&[("t", b"1")]);
+    let whole = br#"{"architectures":["X"]}"#;
     folder.run(&["pull", "some chain", "followed"]).good();
     no_model(
         &folder,
         "followed",
-        "a directory that a subscriber keeps, not a model: give its folder \"current\"",
+        "the directory of a follower, not a model: give its folder \"current\"",
     );
     folder.run(&["digest", "followed/current"]).good();
     folder.write("some chain/a.safetensors", &weights);
@@ -73,7 +74,7 @@ fn folders_that_are_no_model_are_refused_by_name() {
         );
         folder.write(&format!("runs/global_step_{number}/hf/config.json"), whole);
     }
-    // Without a word of themselves they can be read, and are not published.
+    // Folders with bare numbers for names can be read, but not published.
     folder.write("steps/10/adapter.safetensors", &weights);
     folder.write("steps/20/adapter.safetensors", &weights);
     folder.run(&["digest", "steps"]).good();
@@ -86,9 +87,9 @@ fn folders_that_are_no_model_are_refused_by_name() {
     no_model(
         &folder,
         "runs",
-        "\"global_step_10/hf/\" and \"global_step_20/hf/\" hold a model each",
+        "\"global_step_10/hf/\" and \"global_step_20/hf/\" each hold a model",
     );
-    // Of a pipeline it is said how its folders belong together.
+    // A pipeline's index says how its folders belong together.
     folder.write("runs/model_index.json", "{}");
     folder.run(&["digest", "runs"]).good();
     folder.write("cases/model.safetensors", &weights);
@@ -116,7 +117,7 @@ fn weights_beside_an_index_that_does_not_name_them_are_refused() {
     );
     folder.write("saved again/model.safetensors.index.json", index);
     folder.run(&["digest", "saved again"]).good();
-    // Another name is an export of its own.
+    // A file with another name is an export of its own.
     folder.write(
         "saved again/model_4bit.safetensors",
         bytes_file(&[("t", b"4")]),
@@ -129,7 +130,8 @@ fn weights_beside_an_index_that_does_not_name_them_are_refused() {
     no_model(
         &folder,
         "saved again",
-        "\"model.safetensors\" lies beside \"model.safetensors.index.json\", which does not name it",
+        "\"model.safetensors\" lies beside \"model.safetensors.index.json\", which does not name \
+         it",
     );
 }
 
@@ -164,7 +166,7 @@ fn a_chain_is_not_begun_in_a_followers_directory() {
         error["message"]
             .as_str()
             .unwrap()
-            .contains("kept by a subscriber"),
+            .contains("managed by a follower"),
         "{error}"
     );
     folder.refused(&["publish", "followed", "good"], "CHAIN", Some("R-CHN-01"));
@@ -216,7 +218,7 @@ fn outputs_are_never_inputs() {
             "{arguments:?}: {error}"
         );
     }
-    // A base may be replaced by what becomes of it; a link in it may not go with it.
+    // The result may replace its base, but not a link inside that base.
     folder
         .run(&["diff", "old", "step_000001", "-o", "directories.dcf"])
         .good();
@@ -265,7 +267,7 @@ fn pipes_and_devices_are_no_inputs() {
         .status()
         .unwrap();
     assert!(made.success());
-    // Nobody writes to the pipe: to open it would take for ever. Its content is not compared.
+    // The pipe has no writer, so opening it would block forever. Its content is not compared.
     for input in ["pipe", "/dev/zero", "/dev/tty"] {
         for arguments in [
             &["inspect", input][..],
@@ -300,12 +302,12 @@ fn pipes_and_devices_are_no_inputs() {
     );
 }
 
-/// Whether a process has opened this file.
+/// True if a process has opened this file.
 #[cfg(target_os = "linux")]
 fn has_opened(child: &mut std::process::Child, file: &std::path::Path) -> bool {
     assert!(
         child.try_wait().unwrap().is_none(),
-        "it has ended before it opened {}",
+        "the tool ended before it opened {}",
         file.display()
     );
     let open = fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
@@ -332,7 +334,7 @@ fn a_state_that_is_cut_while_it_is_read_is_refused() {
         &["publish", "some chain", "long"],
         &["publish", "some chain", "good", "--base", "long"],
     ] {
-        // It has 64 GB, of which none is on the disk: to read all of it takes a minute.
+        // The file has 64 GB, none of which is on disk. Reading all of it would take a minute.
         folder.write("long", safetensors(header, b""));
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(file.metadata().unwrap().len() + (64 << 30))
@@ -349,9 +351,9 @@ fn a_state_that_is_cut_while_it_is_read_is_refused() {
         }
         file.set_len(1000).unwrap();
         let ran = Ran::of(child.wait_with_output().unwrap());
-        let has_changed = ran.stderr.contains("has changed while it was read");
-        // Or it has been cut before its header was compared with its length.
-        let is_short = ran.stderr.contains("its header calls for");
+        let has_changed = ran.stderr.contains("changed while it was being read");
+        // The file was cut before its header was compared with its length.
+        let is_short = ran.stderr.contains("its header describes");
         assert!(
             (ran.code == Some(1) && has_changed || ran.code == Some(2) && is_short)
                 && ran.stderr.contains("long"),
@@ -384,7 +386,8 @@ fn a_checkpoint_that_is_saved_again_is_not_published() {
         .unwrap()
         .join("model.safetensors");
     let before = folder.json(&["log", "some chain"]);
-    // Nobody reads what it says, so that it waits when it says what it does not publish.
+    // The pipe for the tool's messages is full, so the tool blocks when it lists the files that it
+    // does not publish.
     let (mut told, mut full) = std::io::pipe().unwrap();
     full.write_all(&vec![b'.'; 1 << 16]).unwrap();
     let mut tool = Command::new(TOOL);
@@ -397,7 +400,7 @@ fn a_checkpoint_that_is_saved_again_is_not_published() {
     while !has_opened(&mut child, &path) {
         std::thread::yield_now();
     }
-    // In place, of the same size and, as it seems, at the same time.
+    // The file is overwritten in place, with the same size and, apparently, at the same time.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let written = file.metadata().unwrap().modified().unwrap();
     file.write_all_at(&folder.read("2/model.safetensors"), 0)
@@ -409,7 +412,7 @@ fn a_checkpoint_that_is_saved_again_is_not_published() {
         ..Ran::of(child.wait_with_output().unwrap())
     };
     assert!(
-        ran.code == Some(1) && ran.stderr.contains("has changed while it was read"),
+        ran.code == Some(1) && ran.stderr.contains("changed while it was being read"),
         "{ran:?}"
     );
     assert_eq!(folder.json(&["log", "some chain"]), before);

@@ -1,5 +1,5 @@
-//! The limits of the machine: descriptors, disks, processes; and what other programs have left in
-//! the places of the tool's own files.
+//! The limits of the machine: descriptors, disks, processes; and files that other programs have
+//! left in the places of the tool's own files.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::support::{Folder, Ran, TOOL, bytes_file};
 
-/// A chain with a version of these many files of tensors.
+/// Creates a chain with one version of the given number of tensor files.
 fn sharded(files: usize) -> Folder {
     let folder = Folder::new();
     for number in 0..files {
@@ -27,7 +27,7 @@ fn the_soft_limit_for_open_files_does_not_count() {
     folder
         .run_in_shell(script, &["pull", "chain", "out"])
         .good();
-    // Files of tensors, and their index.
+    // 40 tensor files and their index.
     assert_eq!(fs::read_dir(folder.at("out/current")).unwrap().count(), 41);
 }
 
@@ -115,7 +115,7 @@ fn nothing_to_restore_is_not_a_wrong_argument() {
     );
 }
 
-/// Runs a script as root of a namespace of its own, where this is allowed. `$0` is the tool.
+/// Runs a script as root of a namespace of its own, if this is allowed. `$0` is the tool.
 fn in_namespace(folder: &Folder, options: &[&str], script: &str) -> Option<Ran> {
     let namespace = ["--user", "--map-root-user"];
     let unshare = |arguments: &[&str]| {
@@ -136,8 +136,8 @@ fn in_namespace(folder: &Folder, options: &[&str], script: &str) -> Option<Ran> 
 #[test]
 fn process_1_lets_orphans_end() {
     let folder = sharded(1);
-    // The first version's command leaves an orphan behind, and another one that publishes the next
-    // version when the first one is gone, or when it has been there for long.
+    // The first version's command leaves an orphan behind, and a second process that publishes the
+    // next version when the orphan is gone or has stayed for long.
     let command = r#"[ "$DELTACHAIN_VERSION" = 0 ] || exit 0
         sh -c 'echo $$ > orphan' &
         sh wait &"#;

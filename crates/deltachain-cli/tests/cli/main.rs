@@ -1,5 +1,5 @@
-//! Tests of the tool from outside: the built program is run on real excerpts, and on files that are
-//! wrong in every way that a user can meet. Each runs in a directory of its own.
+//! Tests of the tool from outside: they run the built program on real excerpts, and on files that
+//! are wrong in every way that a user can meet. Each test runs in a directory of its own.
 
 mod chains;
 mod directories;

@@ -1,4 +1,4 @@
-//! `mirror`: what it says of faults, its exit codes, and the service.
+//! `mirror`: its reports of faults, its exit codes, and the service.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
@@ -18,7 +18,8 @@ fn chain() -> Folder {
 }
 
 fn publish(folder: &Folder, number: usize) {
-    let (state, base) = (step(number), step(number - 1));
+    let state = step(number);
+    let base = step(number - 1);
     folder
         .run(&["publish", "chain", &state, "--base", &base])
         .good();
@@ -44,7 +45,8 @@ fn faults_are_named_and_the_exit_code_tells() {
         ran.code == Some(1) && ran.stdout.contains("R-CHN-09"),
         "{ran:?}"
     );
-    // The parent is not made, nor anything where there is no chain.
+    // `mirror` does not create the parent directory, and creates nothing if the source has no
+    // chain.
     assert_eq!(folder.run(&["mirror", "chain", "a/b"]).code, Some(2));
     folder.write("nothing/x", "");
     assert_eq!(folder.run(&["mirror", "nothing", "b"]).code, Some(1));
@@ -103,7 +105,7 @@ fn settings_from_the_environment_are_not_shown() {
             "{text}"
         );
     }
-    // It is used: now the server is what is missing.
+    // With the secret set, the error is the missing server.
     let (code, text) = run(Some("hidden"));
     assert!(code == Some(1) && text.contains("\"IO\""), "{text}");
     assert!(!text.contains("hidden"), "{text}");
@@ -111,7 +113,7 @@ fn settings_from_the_environment_are_not_shown() {
     assert!(code == Some(2) && !text.contains("hidden"), "{text}");
 }
 
-/// A service that copies, and its events.
+/// A `mirror` service and its events.
 struct Service {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -141,7 +143,7 @@ impl Service {
         service
     }
 
-    /// The next event with this text.
+    /// Returns the next event that contains this text.
     fn until(&mut self, text: &str) -> Value {
         loop {
             let line = self.lines.next().unwrap().unwrap();
@@ -187,7 +189,7 @@ fn a_service_shows_how_the_copy_is() {
     assert_eq!(service.metric("problems"), "0");
     assert_ne!(service.metric("last_success_timestamp_seconds"), "0.0");
     assert_eq!(service.metric("failures_total{class=\"CHAIN\"}"), "0");
-    // A rollback is said once, and counted each time.
+    // A rollback is reported once and counted each time.
     let commit = folder.read(COMMIT);
     fs::remove_file(folder.at(COMMIT)).unwrap();
     service.until("the source ends below it");
@@ -200,7 +202,7 @@ fn a_service_shows_how_the_copy_is() {
     folder.write(COMMIT, commit);
     let line = service.lines.next().unwrap().unwrap();
     assert!(line.contains("copies again"), "{line}");
-    // A commit that nobody can read is a problem, and no version is copied.
+    // An unreadable commit is a problem, and no version is copied.
     folder.write(&COMMIT.replace("001.json", "002.json"), "junk");
     service.until("R-DOC-01");
     let answer = service.get("/healthz");

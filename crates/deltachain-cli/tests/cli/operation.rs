@@ -1,5 +1,5 @@
-//! `follow` as a service: the command of --exec, one look, the records and `status`, metrics, word
-//! to systemd.
+//! `follow` as a service: the command of `--exec`, a single poll, the records and `status`,
+//! metrics, notifications for systemd.
 #![cfg(unix)]
 
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Folder, TOOL, bytes_file};
 
-/// A chain with these many versions of one byte each.
+/// Creates a chain with the given number of versions of one byte each.
 fn chain(versions: u8) -> Folder {
     let folder = Folder::new();
     folder.run(&["init", "chain"]).good();
@@ -26,7 +26,7 @@ fn publish(folder: &Folder, version: u8) {
     folder.run(&["publish", "chain", &name]).good();
 }
 
-/// One look, with this command, as JSON; with the exit code.
+/// Polls once with this command; returns the exit code and the JSON events.
 fn once(folder: &Folder, command: &str) -> (Option<i32>, Vec<Value>) {
     let ran = folder.run(&[
         "follow", "chain", "model", "--once", "--exec", command, "--json",
@@ -40,7 +40,7 @@ fn once(folder: &Folder, command: &str) -> (Option<i32>, Vec<Value>) {
     )
 }
 
-/// The lines that commands have written.
+/// Lines that commands have written.
 fn seen(folder: &Folder) -> Vec<String> {
     fs::read_to_string(folder.at("seen"))
         .unwrap_or_default()
@@ -49,20 +49,20 @@ fn seen(folder: &Folder) -> Vec<String> {
         .collect()
 }
 
-/// How the directory is, and the exit code.
+/// Runs `status`; returns the exit code and the JSON.
 fn status(folder: &Folder, more: &[&str]) -> (Option<i32>, Value) {
     let ran = folder.run(&[&["status", "model", "--json"], more].concat());
     (ran.code, ran.json())
 }
 
-/// Changes what `follow` has recorded.
+/// Edits the status that `follow` has recorded.
 fn change_status(folder: &Folder, change: impl FnOnce(&mut Value)) {
     let mut status: Value = serde_json::from_slice(&folder.read("model/status.json")).unwrap();
     change(&mut status);
     folder.write("model/status.json", status.to_string());
 }
 
-/// Starts to follow, in the background.
+/// Starts a follower in the background.
 fn start(folder: &Folder, more: &[&str], settings: &[(&str, &str)]) -> Child {
     let mut command = Command::new(TOOL);
     command
@@ -113,7 +113,7 @@ fn a_command_is_run_until_it_succeeds_and_not_again() {
     publish(&folder, 2);
     folder.run(&follow).good();
     assert_eq!(seen(&folder)[2..], ["2 after 1"]);
-    // Another command has not been run.
+    // A different command has not run for version 2 yet.
     folder.run(&[&follow[..8], &[NOTE]].concat()).good();
     assert_eq!(seen(&folder)[3..], ["2 after 2"]);
 }
@@ -122,7 +122,7 @@ fn a_command_is_run_until_it_succeeds_and_not_again() {
 fn a_command_that_was_never_reached_is_made_good() {
     let folder = chain(1);
     folder.run(&["pull", "chain", "model"]).good();
-    // As if it had been killed after the switch.
+    // `pull` ran no command, as if a follower had been killed after the switch.
     assert_eq!(once(&folder, NOTE).0, Some(0));
     assert_eq!(seen(&folder), ["0 after "]);
 }
@@ -131,9 +131,10 @@ fn a_command_that_was_never_reached_is_made_good() {
 fn a_newer_version_is_noticed_while_a_command_fails() {
     let folder = chain(1);
     folder.write("1.safetensors", bytes_file(&[("a", b"new")]));
-    // Fails for version 0 for ever.
+    // For version 0 the command always fails.
     let command = format!(
-        "{NOTE}; test $DELTACHAIN_VERSION = 1 || {{ test -e done || {TOOL} publish chain 1.safetensors; touch done; exit 1; }}"
+        "{NOTE}; test $DELTACHAIN_VERSION = 1 || \
+         {{ test -e done || {TOOL} publish chain 1.safetensors; touch done; exit 1; }}"
     );
     folder
         .run(&[
@@ -172,7 +173,7 @@ fn a_command_that_takes_too_long_is_ended_with_all_its_processes() {
             .unwrap()
             .success()
     );
-    // A process that holds the pipe open is alive. One of them ignores the signal to end.
+    // A process is alive as long as it holds the pipe open. One of them ignores SIGTERM.
     let command =
         "exec 3>pipe; echo started >&3; (trap '' TERM; sleep 1000; sleep 1000) & sleep 1000";
     let mut child = start(
@@ -292,7 +293,7 @@ fn a_way_back_is_an_event() {
     assert_eq!(
         unhealthy["version"].as_u64(),
         Some(2),
-        "it serves what it has"
+        "the held version is still served"
     );
     let ran = folder.run(&[
         "follow",
@@ -339,12 +340,12 @@ fn the_status_of_a_directory_is_told() {
     assert_eq!(status(&folder, &[]).1["problems"][0], "it holds no version");
     fs::remove_file(folder.at("model/status.json")).unwrap();
     folder.run(&["pull", "chain", "model"]).good();
-    assert_eq!(status(&folder, &[]).0, Some(0), "nobody has to follow");
+    assert_eq!(status(&folder, &[]).0, Some(0), "no follower is needed");
     for lag in ["0", "90s"] {
         assert_eq!(
             status(&folder, &["--max-lag", lag]).0,
             Some(1),
-            "nothing is known of the chain"
+            "the lag is unknown"
         );
     }
     folder.run(&["follow", "chain", "model", "--once"]).good();
@@ -362,7 +363,7 @@ fn the_status_of_a_directory_is_told() {
             .good()
             .ends_with("\nhealthy\n")
     );
-    // Nobody has looked for long.
+    // The last poll is long ago.
     change_status(&folder, |status| {
         status["versions"][0]["newest"] = json!("2026-01-31T12:00:00Z");
     });
@@ -375,7 +376,7 @@ fn the_status_of_a_directory_is_told() {
                 .contains("no follower is running"),
         "{now}"
     );
-    // A network that is down is not a fault of the directory, a chain that is wrong is one.
+    // A network failure is not a fault of the directory, but an invalid chain is one.
     for (class, expected) in [("IO", 0), ("CHAIN", 1)] {
         change_status(&folder, |status| {
             status["failing"] = json!(true);
@@ -436,7 +437,7 @@ fn metrics_are_shown() {
         text.split_once("http://").unwrap().1.to_owned()
     });
     assert_eq!(event()["event"], "switched");
-    // The command of --exec has ended when this look has.
+    // The poll has ended once the result of `--exec` is recorded.
     while status(&folder, &[]).1["command"]["succeeded"].is_null() {}
     let [text, health] = urls.map(|url| {
         let (address, path) = url.split_once('/').unwrap();
@@ -510,7 +511,7 @@ fn systemd_hears_when_the_directory_is_ready() {
         ("NOTIFY_SOCKET", path.to_str().unwrap()),
         ("WATCHDOG_USEC", "3000"),
     ];
-    // The command must not speak for the follower.
+    // The command must not send notifications for the follower.
     let command = "test -z \"$NOTIFY_SOCKET$WATCHDOG_USEC\"";
     let mut child = start(&folder, &["--until", "0", "--exec", command], &settings);
     let mut heard = Vec::new();
@@ -546,7 +547,7 @@ fn the_directory_of_a_follower_is_read() {
         (Some(1), Some(1), Some(1), Some(1)),
         "{checked}"
     );
-    // A tensor, the length of a file, and a link.
+    // Damage to a tensor, the length of a file, and a link.
     let model = fs::canonicalize(folder.at("model/current")).unwrap();
     let file = model.join("model.safetensors");
     let mut bytes = fs::read(&file).unwrap();
@@ -561,7 +562,7 @@ fn the_directory_of_a_follower_is_read() {
     fs::write(&link, "no").unwrap();
     let before = folder.contents();
     let ran = folder.run(&["fsck", "model", "--json"]);
-    assert!(folder.contents() == before, "nothing is changed");
+    assert!(folder.contents() == before, "the directory has changed");
     let problems = ran.json()["problems"].as_array().unwrap().clone();
     assert_eq!((ran.code, problems.len()), (Some(1), 2), "{problems:?}");
     assert!(

@@ -1,5 +1,5 @@
-//! `follow --listen`: what a load balancer is told, and what it then sends to servers; and what
-//! becomes of running requests at an update.
+//! `follow --listen`: the answers to a load balancer and its requests to servers, and the effect of
+//! an update on running requests.
 #![cfg(unix)]
 
 use std::fs;
@@ -17,11 +17,11 @@ use crate::engines::stand_in::{Engine, Fate, Model};
 use crate::engines::{Process, VLLM, arguments, chain, name, publish, status, until};
 use crate::support::Folder;
 
-/// No wait is longer, also on a machine that does other things.
+/// Upper limit of every wait, also on a busy machine.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// Sends a request by HTTP. Gives the status and the JSON of the answer; nothing if nobody answers,
-/// or not to the end.
+/// Sends a request by HTTP. Returns the status and the JSON of the answer, or `None` if there is no
+/// complete answer.
 fn request(address: SocketAddr, line: &str, body: &str) -> Option<(u16, Value)> {
     let mut connection = TcpStream::connect(address).ok()?;
     send(&mut connection, line, body)?;
@@ -37,9 +37,10 @@ fn send(connection: &mut TcpStream, line: &str, body: &str) -> Option<()> {
     .ok()
 }
 
-/// Reads an answer, to the end that its length says.
+/// Reads an answer up to its content length.
 fn receive(mut connection: TcpStream) -> Option<(u16, Value)> {
-    let (mut text, mut part) = (Vec::new(), [0; 4096]);
+    let mut text = Vec::new();
+    let mut part = [0; 4096];
     loop {
         let all = String::from_utf8_lossy(&text).into_owned();
         if let Some((head, body)) = all.split_once("\r\n\r\n") {
@@ -61,7 +62,7 @@ fn receive(mut connection: TcpStream) -> Option<(u16, Value)> {
     }
 }
 
-/// Asks a server for an answer of its model.
+/// Asks a server for a completion.
 fn complete(address: SocketAddr, tokens: u64) -> Option<(u16, Value)> {
     request(
         address,
@@ -74,7 +75,7 @@ fn address(server: &Engine) -> SocketAddr {
     server.url.strip_prefix("http://").unwrap().parse().unwrap()
 }
 
-/// A follower that is asked whether its servers are ready.
+/// A follower that tells over HTTP whether its servers are ready.
 struct Follower {
     process: Process,
     events: Receiver<Value>,
@@ -113,12 +114,12 @@ impl Follower {
         }
     }
 
-    /// What it answers now; nothing if nobody answers.
+    /// The follower's current answer, or `None` if it does not answer.
     fn answer(&self) -> Option<(u16, Value)> {
         request(self.ready, "GET /ready", "")
     }
 
-    /// Asks until the answer is this one, and gives it.
+    /// Polls until the answer has this status, and returns it.
     fn becomes(&self, status: u16) -> Value {
         let began = Instant::now();
         loop {
@@ -131,7 +132,7 @@ impl Follower {
         }
     }
 
-    /// Asks until all servers are ready, and have this version.
+    /// Polls until all servers are ready and have this version.
     fn brings(&self, version: u64) {
         let began = Instant::now();
         while !self.becomes(200)["servers"]
@@ -144,7 +145,7 @@ impl Follower {
         }
     }
 
-    /// Why its only server is not ready.
+    /// Reason why its only server is not ready.
     fn reason(&self) -> String {
         self.becomes(503)["servers"][0]["reason"]
             .as_str()
@@ -163,14 +164,14 @@ impl Follower {
     }
 }
 
-/// What `status` says: the exit code, and whether the servers are ready.
+/// Runs `status`; returns its exit code and whether the servers are ready.
 fn ready_by_status(folder: &Folder, most: &str) -> (Option<i32>, Value) {
     let ran = folder.run(&["status", "model", "--max-lag", most, "--json"]);
     (ran.code, ran.json()["ready"].clone())
 }
 
-/// A small load balancer. It asks whether the servers are ready before each request, and sends it
-/// to one of them.
+/// A small load balancer. Before each request it asks whether the servers are ready, and sends the
+/// request to one of them.
 struct Balancer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -180,7 +181,7 @@ struct Shared {
     servers: Vec<Engine>,
     ready: SocketAddr,
     next: AtomicUsize,
-    /// Held from a question until the request has reached a server: no server is started again
+    /// Held from the question until the request has reached a server, so that no server restarts
     /// between the two.
     gate: Mutex<()>,
 }
@@ -205,7 +206,7 @@ impl Balancer {
         Self { address, shared }
     }
 
-    /// A server dies, and is there again at once, with the model that it was started with.
+    /// Restarts a server, which comes back at once with the model that it was started with.
     fn restart(&self, at: usize) {
         let _gate = self.shared.gate.lock().unwrap();
         self.shared.servers[at].restart();
@@ -247,14 +248,14 @@ impl Shared {
     }
 }
 
-/// Clients that send requests through a balancer as fast as they can, until `work` is done. It can
-/// wait for an answer of a server. No answer may have been made by a model that is not of the
-/// chain.
+/// Runs `work` while clients send requests through a balancer as fast as they can. `work` can wait
+/// for an answer of a server. No answer may come from a model outside the chain.
 fn under_load(balancer: &Balancer, work: impl FnOnce(&dyn Fn())) {
     let (ends, (answered, answers)) = (AtomicBool::new(false), channel());
     thread::scope(|scope| {
         for _ in 0..2 {
-            let (answered, ends) = (answered.clone(), &ends);
+            let answered = answered.clone();
+            let ends = &ends;
             scope.spawn(move || {
                 while !ends.load(Ordering::Relaxed) {
                     let (status, answer) = complete(balancer.address, 2).unwrap();
@@ -270,7 +271,7 @@ fn under_load(balancer: &Balancer, work: impl FnOnce(&dyn Fn())) {
             let tokens = made.as_array().unwrap();
             assert!(
                 tokens.iter().all(|by| by.as_str().unwrap().contains('@')),
-                "not ready, and asked: {made}"
+                "a request reached a server that is not ready: {made}"
             );
         };
         let wait = || {
@@ -279,24 +280,21 @@ fn under_load(balancer: &Balancer, work: impl FnOnce(&dyn Fn())) {
         };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&wait)));
         ends.store(true, Ordering::Relaxed);
-        // Whoever waits in a paused server has to end, too.
-        balancer
-            .shared
-            .servers
-            .iter()
-            .filter(|_| done.is_err())
-            .for_each(Engine::restart);
+        // After a panic, a restart ends the clients that wait for a paused server.
+        if done.is_err() {
+            balancer.shared.servers.iter().for_each(Engine::restart);
+        }
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         answers.try_iter().for_each(|made| check(&made));
     });
 }
 
-// E6
 #[test]
 fn a_balancer_sends_nothing_to_a_server_that_was_started_again() {
     let folder = chain(1);
     let servers = vec![Engine::start(), Engine::start()];
-    // Nobody looks at a server while it is well. So what counts is what is asked for each answer.
+    // With polls this rare the follower asks the server only when the balancer asks, so the test
+    // measures exactly those questions.
     let follow = Follower::start(
         &folder,
         &servers.iter().collect::<Vec<_>>(),
@@ -314,7 +312,6 @@ fn a_balancer_sends_nothing_to_a_server_that_was_started_again() {
     assert!(follow.process.end());
 }
 
-// E6
 #[test]
 fn a_balancer_sends_nothing_to_a_server_that_was_started_again_during_an_update() {
     let folder = chain(1);
@@ -328,10 +325,8 @@ fn a_balancer_sends_nothing_to_a_server_that_was_started_again_during_an_update(
     under_load(&balancer, |wait_for_answer| {
         for round in 0..20_u8 {
             wait_for_answer();
-            let (at, called) = (
-                usize::from(round % 2),
-                VLLM[usize::from(round) % VLLM.len()],
-            );
+            let at = usize::from(round % 2);
+            let called = VLLM[usize::from(round) % VLLM.len()];
             let server = &balancer.shared.servers[at];
             server.forget();
             server.befalls(called, Fate::Hangs);
@@ -369,7 +364,7 @@ fn before_the_first_look_and_without_an_answer_no_server_is_ready() {
         (&json!(true), &json!(0))
     );
 
-    // At once, although the last look was a good one.
+    // The answer changes at once, although the last poll succeeded.
     server.state().is_down = true;
     let (code, answer) = follow.answer().unwrap();
     assert_eq!(
@@ -400,10 +395,12 @@ fn what_is_torn_or_stays_paused_is_not_ready() {
         let follow = Follower::start(&folder, &[&server], &["--server-timeout", "0.2"]);
         follow.becomes(200);
         fate.iter().for_each(|fate| server.befalls(called, *fate));
-        // It is not made good before the test has seen it.
-        (0..10_000)
-            .filter(|_| fate.is_some())
-            .for_each(|_| server.befalls(called, Fate::Refused));
+        // The server cannot be repaired before the test has seen it.
+        if fate.is_some() {
+            for _ in 0..10_000 {
+                server.befalls(called, Fate::Refused);
+            }
+        }
         server.state().hang.extend(hangs);
         publish(&folder, 1);
         follow.event(|event| event["stays_paused"] == true);
@@ -439,7 +436,7 @@ fn a_server_that_goes_on_with_an_older_version_is_ready_until_that_is_stale() {
             (is_ready, &json!(0)),
             "{answer}"
         );
-        // It needs attention all the same.
+        // `status` reports a problem in both cases.
         assert_eq!(ready_by_status(&folder, most), (Some(1), json!(is_ready)));
         if !is_ready {
             assert!(
@@ -462,7 +459,7 @@ fn without_polls_of_the_chain_servers_become_stale() {
     let commits = [folder.at("chain/commits"), folder.at("commits")];
     fs::rename(&commits[0], &commits[1]).unwrap();
     fs::write(&commits[0], "not a directory").unwrap();
-    // By the last poll that went well, it is still fresh.
+    // By the recorded time of the last successful poll, the server is still fresh.
     let follow = Follower::start(&folder, &[&server], &[]);
     follow.brings(0);
     assert!(follow.process.end());
@@ -494,7 +491,7 @@ fn a_version_of_another_chain_is_not_ready() {
     server.wait_for("/update_weights");
     assert_eq!(
         follow.reason(),
-        "its version 0@ffffffffffff is none that the directory has held"
+        "the directory never held its version, 0@ffffffffffff"
     );
     assert_eq!(ready_by_status(&folder, "0"), (Some(1), json!(false)));
 }
@@ -534,7 +531,8 @@ fn a_follower_that_is_killed_or_ends_makes_no_server_ready() {
     assert_eq!(request(ready, "GET /ready", ""), None);
     assert_eq!(ready_by_status(&folder, "10m"), (Some(1), json!(false)));
 
-    // It waits for an update, and says so before it leaves the server.
+    // The follower waits for the running update, and reports that it is not ready before it leaves
+    // the server.
     let follow = Follower::start(&folder, &[&server], &["--server-timeout", "100"]);
     follow.becomes(200);
     server.forget();
@@ -543,7 +541,7 @@ fn a_follower_that_is_killed_or_ends_makes_no_server_ready() {
     server.wait_for("/update_weights");
     assert_eq!(follow.answer().unwrap().0, 200);
     follow.process.terminate();
-    assert_eq!(follow.reason(), "nobody follows the chain");
+    assert_eq!(follow.reason(), "no follower is running");
     assert!(server.state().process.owner.is_some());
     let ready = follow.ready;
     server.restart();
@@ -651,8 +649,8 @@ fn other_engines_stay_ready_during_an_update() {
     }
 }
 
-/// A request of 4 tokens that has 2 of them when version 1 comes. `go_on` is called when the server
-/// has been told to pause. Gives the answer.
+/// Runs a request for 4 tokens that has 2 of them when version 1 arrives. Calls `go_on` when the
+/// server has been told to pause. Returns the answer.
 fn across_an_update(mode: &str, is_newer: bool, go_on: impl FnOnce(&Engine)) -> Value {
     let folder = chain(1);
     let server = Engine::start();
@@ -675,7 +673,6 @@ fn across_an_update(mode: &str, is_newer: bool, go_on: impl FnOnce(&Engine)) -> 
     answer.1["choices"][0].clone()
 }
 
-// E7
 #[test]
 fn a_running_request_goes_on_ends_first_or_ends_at_once() {
     let versions = |answer: &Value| {
@@ -691,7 +688,7 @@ fn a_running_request_goes_on_ends_first_or_ends_at_once() {
         (versions(&kept).as_str(), &kept["finish_reason"]),
         ("0011", &json!("length"))
     );
-    // What vLLM calls the versions is what made the tokens.
+    // vLLM names the versions that made the tokens.
     let spans: Vec<_> = kept["weight_versions"].as_array().unwrap().clone();
     let said: Vec<_> = spans
         .iter()
@@ -706,7 +703,7 @@ fn a_running_request_goes_on_ends_first_or_ends_at_once() {
     );
 
     let waited = across_an_update("wait", false, |server| {
-        // Nothing else is asked before it has ended.
+        // The follower sends nothing else before the running request has ended.
         assert_eq!(server.state().calls.last().unwrap().0, "/pause?mode=wait");
         server.allow(None);
     });

@@ -1,10 +1,10 @@
-//! Inputs that are wrong, damaged or hostile: each is refused with its class and rule, and nothing
-//! is left behind.
+//! Wrong, damaged and hostile inputs: the tool refuses each with its class and rule, and leaves
+//! nothing behind.
 
 use crate::round_trips::chain;
 use crate::support::{Folder, bytes_file, reseal, safetensors, step};
 
-/// A folder with the link 1.dcf of steps 0 and 1, changed by `edit`.
+/// Creates a folder with the link 1.dcf of steps 0 and 1, changed by `edit`.
 fn damaged(edit: impl FnOnce(&mut Vec<u8>)) -> Folder {
     let folder = Folder::new();
     folder
@@ -16,7 +16,7 @@ fn damaged(edit: impl FnOnce(&mut Vec<u8>)) -> Folder {
     folder
 }
 
-/// Every command that reads a link refuses this one.
+/// Checks that every command that reads a link refuses this one.
 fn all_refuse(folder: &Folder, class: &str, rule: &str) {
     for arguments in [
         &["apply", "--base", &step(0), "1.dcf", "-o", "out"][..],
@@ -75,7 +75,7 @@ fn links_of_the_future() {
     all_refuse(&set(8, 2), "UNSUPPORTED", "R-HDR-04");
     all_refuse(&set(12, 0x80), "UNSUPPORTED", "R-HDR-05");
     all_refuse(&set(20, 1), "MALFORMED", "R-HDR-06");
-    // Features that may be ignored are.
+    // Unknown compatible features are ignored.
     let folder = set(19, 0x80);
     assert_eq!(
         folder.json(&["inspect", "1.dcf"])["compatible_features"],
@@ -100,7 +100,7 @@ fn wrong_bases() {
         &["apply", "--base", &step(0), "0.dcf", "-o", "out"],
         "R-APP-01",
     );
-    // A second time is refused, too.
+    // Applying a link a second time is refused, too.
     refused(
         &["apply", "--base", &step(0), "1.dcf", "1.dcf", "-o", "out"],
         "R-APP-06",
@@ -125,7 +125,7 @@ fn wrong_bases() {
 
 #[test]
 fn damage_that_shows_late() {
-    // The second of two links is bad: the state between them is thrown away with all else.
+    // The second of two links is bad: the state between them is discarded with everything else.
     let folder = Folder::new();
     chain(&folder, "compact");
     let mut link = folder.read("2.dcf");
@@ -137,7 +137,7 @@ fn damage_that_shows_late() {
         Some("R-SEG-01"),
     );
     assert_eq!(error["file"], "2.dcf");
-    // A link that promises another target than it gives.
+    // A link whose result differs from the target that it declares.
     let mut link = folder.read("1.dcf");
     link[56] ^= 1;
     reseal(&mut link);
@@ -242,8 +242,8 @@ fn notes_that_make_no_sense() {
     snapshot("a=b", "a=c");
 }
 
-/// A snapshot of one tensor of 2^40 zero bytes in 2 MiB, nearly all of them digests of its pieces,
-/// made by hand.
+/// A handmade snapshot of one tensor of 2^40 zero bytes in 2 MiB, nearly all of which are digests
+/// of its pieces.
 fn huge() -> Vec<u8> {
     let pieces = 1 << 16;
     let mut index = vec![0, 0, 1, 1, b't', 1, 5, 1];
@@ -276,7 +276,7 @@ fn links_that_ask_for_too_much() {
     ] {
         folder.refused(arguments, "LIMIT", Some("R-LIM-04"));
     }
-    // The user may know better.
+    // The user can raise the limits.
     let shown = folder.json(&["inspect", "1.dcf", "--limit", "none"]);
     assert_eq!(shown["tensors"][0]["lanes"], 1_u64 << 40);
     folder.json(&["inspect", "1.dcf", "--limit", "new=1T"]);
@@ -315,8 +315,7 @@ fn a_full_disk() {
         &["apply", "0.dcf", "1.dcf", "-o", "out"],
         &["apply", "0.dcf", "-o", "2.dcf", "--force"],
     ] {
-        // Files longer than this cannot be written; the signal that would end the program is
-        // ignored.
+        // The shell limits the size of files, and ignores the signal that would end the program.
         let ran = folder.run_in_shell(r#"trap "" XFSZ; ulimit -f 16; exec "$0" "$@""#, arguments);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.starts_with("error: IO: "), "{ran:?}");
@@ -458,6 +457,6 @@ fn a_home_directory_that_the_shell_has_not_replaced() {
         assert!(ran.stderr.contains("write $HOME instead"), "{ran:?}");
     }
     assert!(folder.contents().is_empty());
-    // It is no home directory within a path, and a command is the shell's.
+    // Inside a path, `~` is not the home directory.
     folder.run(&["init", "./~"]).good();
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Folder, bytes_file};
 
-/// A chain with steps 10 and 20.
+/// Creates a chain with steps 10 and 20.
 fn chain() -> Folder {
     let folder = Folder::new();
     folder.run(&["init", "chain"]).good();
@@ -47,7 +47,7 @@ fn the_step_is_shown_wherever_a_version_is() {
         (newest["event"].as_str(), &newest["metadata"]["step"]),
         (Some("newest"), &Value::from("20"))
     );
-    // Without the chain.
+    // `status` needs no chain.
     fs::remove_dir_all(folder.at("chain")).unwrap();
     assert_eq!(folder.json(&["status", "model"])["metadata"]["step"], "20");
     let status = folder.run(&["status", "model"]).good();
@@ -88,7 +88,7 @@ fn a_step_is_published_once() {
         (Some(false), Some(1))
     );
     assert_eq!(repeated["skipped"]["newest"], "20");
-    // A run that counts from the beginning again is warned.
+    // A run that starts counting from the beginning again gets a warning.
     for (step, warns) in [("step=20", false), ("step=3", true)] {
         let ran = folder.run(&[
             "publish",
@@ -137,14 +137,12 @@ fn a_step_is_published_once() {
 fn programs_get_the_same_reports() {
     let folder = chain();
     folder.run(&["pull", "chain", "model"]).good();
-    let (url, model) = (
-        folder.at("chain").to_string_lossy().into_owned(),
-        folder.at("model"),
-    );
+    let url = folder.at("chain").to_string_lossy().into_owned();
+    let model = folder.at("model");
     let store = Store::open(&url, StoreOptions::default()).unwrap();
     let printed = |words: &[&str], more: &[&str]| {
         let mut printed = folder.json(words);
-        // What the tool adds, and what is another at each call.
+        // Remove fields that the tool adds or that differ at each call.
         for name in more {
             assert!(
                 printed.as_object_mut().unwrap().remove(*name).is_some(),
@@ -185,7 +183,7 @@ fn programs_get_the_same_reports() {
     ages.iter()
         .for_each(|name| drop(health.as_object_mut().unwrap().remove(*name)));
     assert_eq!(printed(&["status", "model"], &ages), health);
-    // What is wrong is reported, and is a bad end of the tool.
+    // Problems are reported, and the tool fails.
     fs::remove_file(model.join("current/model.safetensors")).unwrap();
     let ran = folder.run(&["--json", "fsck", model.to_str().unwrap()]);
     let mut report: Value = serde_json::from_str(&ran.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! What must come back bit for bit: links made and applied, one by one, in sequence, joined, and as
+//! Round trips that must be exact to the bit: links applied one by one, in sequence, joined, and as
 //! snapshots.
 
 use std::fs;
@@ -8,7 +8,7 @@ use deltachain::{DiffOptions, diff};
 
 use crate::support::{Folder, bytes_file, excerpt, safetensors, step};
 
-/// Makes the links 0.dcf (a snapshot), 1.dcf, 2.dcf and 3.dcf of the BF16 checkpoints.
+/// Writes the links 0.dcf (a snapshot), 1.dcf, 2.dcf and 3.dcf of the BF16 checkpoints.
 pub(crate) fn chain(folder: &Folder, profile: &str) {
     folder.run(&["snapshot", &step(0), "-o", "0.dcf"]).good();
     for number in 1..4 {
@@ -74,7 +74,7 @@ fn every_pair_comes_back() {
             assert_eq!(built["base"], made["base"]);
             assert_eq!(made["base"], folder.json(&["digest", &base])["state"]);
             assert_eq!(made["target"], folder.json(&["digest", &target])["state"]);
-            assert_eq!(folder.contents().len(), 2, "something is left behind");
+            assert_eq!(folder.contents().len(), 2, "files are left behind");
         }
     }
 }
@@ -83,7 +83,8 @@ fn every_pair_comes_back() {
 fn figures_are_right() {
     let folder = Folder::new();
     let made = folder.json(&["diff", &step(0), &step(1), "-o", "1.dcf"]);
-    let (old, new) = (fs::read(step(0)).unwrap(), fs::read(step(1)).unwrap());
+    let old = fs::read(step(0)).unwrap();
+    let new = fs::read(step(1)).unwrap();
     let header = 8 + usize::try_from(u64::from_le_bytes(old[..8].try_into().unwrap())).unwrap();
     let changed = old[header..]
         .chunks(2)
@@ -105,7 +106,7 @@ fn figures_are_right() {
 fn states_on_the_way_need_not_fit_in_files() {
     let folder = Folder::new();
     folder.write("base.safetensors", bytes_file(&[("a", &[1])]));
-    // A tensor of a described dtype comes with the first link and goes with the second.
+    // The first link adds a tensor of a described dtype, and the second removes it.
     let state = |byte: u8| {
         let mut state = MemoryState::new();
         state.insert("a", Dtype::U8, &[1], vec![byte]).unwrap();
@@ -168,7 +169,7 @@ fn links_apply_in_order() {
             .run(&["apply", "--base", "two", "3.dcf", "-o", "two", "--force"])
             .good();
         same(&folder, "two", &step(3));
-        assert_eq!(folder.contents().len(), 4 + 3, "something is left behind");
+        assert_eq!(folder.contents().len(), 4 + 3, "files are left behind");
     }
 }
 

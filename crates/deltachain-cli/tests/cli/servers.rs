@@ -1,4 +1,4 @@
-//! Servers that lie about the length of what they say, for every command that asks one.
+//! Servers that lie about the length of their answers, for every command that asks a server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::support::{Folder, TOOL, bytes_file, step};
 
-/// A server that claims to send about 100 GB with each answer, and hangs up after a few bytes.
+/// A server that announces about 100 GB with each answer, and hangs up after a few bytes.
 fn liar(status: &'static str) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -18,7 +18,7 @@ fn liar(status: &'static str) -> SocketAddr {
             thread::spawn(move || {
                 let request = BufReader::new(&stream).lines().map_while(Result::ok);
                 request.take_while(|line| !line.is_empty()).for_each(drop);
-                // A client that goes away is not a fault.
+                // A client that disconnects is not a fault.
                 let head = format!(
                     "HTTP/1.1 {status}\r\nETag: \"x\"\r\nContent-Length: 99999999999\r\n\r\n<Error/>"
                 );
@@ -64,13 +64,13 @@ fn no_answer_of_a_server_ends_a_command_but_by_an_error() {
         for command in commands {
             let arguments = [&command[..1], &store, &command[1..]].concat();
             let ran = folder.run(&arguments);
-            // What is put needs no body to be good.
+            // A put may succeed, because its answer needs no body.
             assert!(
                 matches!(ran.code, Some(0 | 1)),
                 "{status} {command:?}: {ran:?}"
             );
         }
-        // One that goes on trying has to be ended.
+        // `follow` retries forever and has to be killed.
         let mut follow = Command::new(TOOL);
         follow
             .arg("follow")
@@ -106,7 +106,7 @@ fn a_refusal_names_where_credentials_come_from() {
     assert!(ran.stderr.contains("AWS_ACCESS_KEY_ID"), "{ran:?}");
 }
 
-/// A metadata service that refuses everything, and how often it was asked.
+/// A metadata service that refuses everything, and the number of requests that it received.
 fn refusing() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -125,7 +125,7 @@ fn refusing() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, asked)
 }
 
-/// Runs a command with variables, and none of the credentials that the test may have.
+/// Runs a command with these variables and without the credentials that the test may have.
 fn run_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(TOOL);
     command.args(arguments).current_dir(folder.at("."));
@@ -137,7 +137,7 @@ fn run_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) -> 
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8(text).unwrap();
     assert!(
-        !text.contains("panic") && !text.contains("not foreseen"),
+        !text.contains("panic") && !text.contains("failed unexpectedly"),
         "{text}"
     );
     text
@@ -164,7 +164,7 @@ fn without_credentials_each_command_says_so_and_asks_once() {
     let common = [
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
         ("AWS_EC2_METADATA_SERVICE_ENDPOINT", &*address),
-        // A pipeline without its secret sets empty variables.
+        // A CI pipeline without its secret sets empty variables.
         ("AWS_ACCESS_KEY_ID", ""),
         ("AWS_SECRET_ACCESS_KEY", ""),
     ];
@@ -172,7 +172,7 @@ fn without_credentials_each_command_says_so_and_asks_once() {
     for command in commands {
         let text = run_with(&folder, command, &common);
         assert!(text.contains("no credentials found"), "{command:?}: {text}");
-        // Two lists are fetched side by side.
+        // Two lists may be fetched in parallel.
         let requests = asked.swap(0, Ordering::SeqCst);
         assert!((1..=2).contains(&requests), "{command:?}: {requests}");
         let text = run_with(&folder, command, &[&common[..], &[off]].concat());
@@ -262,7 +262,7 @@ fn credentials_of_each_store_are_named_in_its_words() {
 fn a_web_server_can_only_be_read() {
     let folder = Folder::new();
     folder.write("m.safetensors", bytes_file(&[("a", b"x")]));
-    // Nothing is asked: nobody listens there.
+    // No server listens at this address: the tool refuses before it sends a request.
     let url = "http://127.0.0.1:9/chain";
     for arguments in [&["init", url][..], &["publish", url, "m.safetensors"]] {
         let error = folder.refused(arguments, "USAGE", None);

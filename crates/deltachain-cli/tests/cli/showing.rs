@@ -1,4 +1,4 @@
-//! What the tool prints: figures of `inspect`, digests, checks, the demo, help.
+//! The tool's output: figures of `inspect`, digests, checks, the demo, help.
 
 use std::process::{Command, Stdio};
 
@@ -85,14 +85,14 @@ fn inspect_writes_a_page_with_the_link_inside() {
     let page = String::from_utf8(folder.read("page.html")).unwrap();
     assert_eq!(said["bytes"], page.len());
     assert_eq!(said["html"], "page.html");
-    // One file is inside, and it is the link.
+    // The page contains one file, the link.
     let begin = "class=\"data\" data-name=\"step 1 &amp; &quot;more&quot;.dcf\">";
     assert_eq!(page.matches("class=\"data\" data-name").count(), 1);
     let (_, rest) = page.split_once(begin).unwrap();
     let (inside, rest) = rest.split_once("</script>").unwrap();
     assert_eq!(Base64::decode_vec(inside).unwrap(), folder.read(link));
     assert!(rest.trim_start().starts_with("<!--/data-->"));
-    // It asks no server by itself, and nothing is replaced without being asked to.
+    // The page sends no requests by itself, and an existing page is replaced only with `--force`.
     assert!(page.contains("default-src 'none'"));
     folder.refused(&["inspect", link, "--html", "page.html"], "USAGE", None);
     folder.json(&["inspect", link, "--html", "page.html", "--force"]);
@@ -205,7 +205,7 @@ fn the_demo_shows_exact_links() {
             .all(|link| link["exact"] == true)
     );
     assert_eq!(demo["chain"]["exact"], true);
-    // The program has the first checkpoint, and links to the others.
+    // The program contains the first checkpoint, and links to the others.
     for number in 0..4 {
         let name = format!("here it is/step{number}.safetensors");
         assert!(

@@ -1,5 +1,5 @@
-//! Signed chains, from the first key to a follower that refuses everybody else. Nothing that the
-//! tool prints has a secret.
+//! Signed chains, from the first key to a follower that refuses other publishers. No output of the
+//! tool contains a secret.
 
 #![cfg(target_os = "linux")]
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::{Folder, Ran, TOOL, bytes_file, publish_shards, step};
 
-/// The secret of a key file, without its name and its ID.
+/// The secret in a key file, without its name and its ID.
 fn secret(folder: &Folder, file: &str) -> String {
     let text = String::from_utf8(folder.read(file)).unwrap();
     text.trim().splitn(5, '+').last().unwrap().to_owned()
@@ -38,7 +38,7 @@ fn assert_silent(folder: &Folder, ran: &Ran) {
     }
 }
 
-/// A directory with the keys `a` and `b`, their public keys, and a chain without versions.
+/// Creates a directory with the keys `a` and `b`, their public keys, and a chain without versions.
 fn folder() -> Folder {
     let folder = Folder::new();
     for name in ["a", "b"] {
@@ -86,7 +86,7 @@ fn a_key_is_made_once_and_shown_without_its_secret() {
         (json["key"].as_str(), json["name"].as_str()),
         (Some(public.trim()), Some("trainer.example/run7"))
     );
-    // Nothing is replaced, and names are names.
+    // Existing files are not replaced, and invalid names are refused.
     folder.refused(&["key", "new", "other", "-o", "run7.key"], "USAGE", None);
     folder.refused(&["key", "new", "other", "-o", "run7.pub"], "USAGE", None);
     for name in ["", "a b", "a+b", "a\nb", "a\u{200b}b"] {
@@ -99,7 +99,9 @@ fn a_key_is_made_once_and_shown_without_its_secret() {
 fn key_files_may_have_comments_and_ends_of_windows() {
     let folder = folder();
     let text = |file: &str| String::from_utf8(folder.read(file)).unwrap();
-    let (secret, a, b) = (text("a.key"), text("a.pub"), text("b.pub"));
+    let secret = text("a.key");
+    let a = text("a.pub");
+    let b = text("b.pub");
     folder.write(
         "edited.key",
         format!("\u{feff}# of the trainer\r\n\r\n  {}  \r\n", secret.trim()),
@@ -123,7 +125,7 @@ fn key_files_may_have_comments_and_ends_of_windows() {
         (shown["signed"].as_bool(), shown["signed_by"][0].as_str()),
         (Some(true), Some(a.trim()))
     );
-    // Damaged and mixed up: refused, and the text is not shown.
+    // A damaged or mixed-up key is refused, and its text is not shown.
     let damaged = secret.replace("PRIVATE", "RIVATE");
     let cut = secret.trim()[..secret.trim().len() - 2].to_owned();
     for wrong in [
@@ -181,7 +183,7 @@ fn a_secret_that_others_can_read_signs_nothing() {
     }
     fs::set_permissions(folder.at("a.key"), fs::Permissions::from_mode(0o400)).unwrap();
     publish(&folder, 0, &["--sign-key", "a.key"]).good();
-    // Kubernetes mounts a secret for a group of the process, and root owns it.
+    // Kubernetes mounts a secret with a group of the process and root as its owner.
     fs::set_permissions(folder.at("a.key"), fs::Permissions::from_mode(0o440)).unwrap();
     let ran = publish(&folder, 1, &["--sign-key", "a.key"]);
     if fs::metadata(folder.at("a.key")).unwrap().uid() == 0 {
@@ -217,7 +219,7 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
         (pulled["version"].as_u64(), pulled["signed_by"][0].as_str()),
         (Some(0), Some(a.trim()))
     );
-    // Somebody without a key publishes.
+    // A publisher without a key publishes.
     let ran = publish(&folder, 1, &[]);
     assert!(
         ran.code == Some(2)
@@ -263,7 +265,7 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
         status.contains("unsigned  version 1 exists") && status.contains("\nhealthy"),
         "{status}"
     );
-    // Nor does another key count, and the publisher with a key does not go on.
+    // Trust in another key is no help, and the publisher with a key does not continue the chain.
     let ran = run(&folder, &["pull", "chain", "other", "--trust", "b.pub"]);
     assert!(
         ran.code == Some(1)
@@ -276,7 +278,7 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
         ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-03"),
         "{ran:?}"
     );
-    // Trust is not forgotten by leaving it out.
+    // The directory keeps its trust if the option is left out.
     for arguments in [
         &["pull", "chain", "served"][..],
         &["follow", "chain", "served", "--once"],
@@ -304,7 +306,7 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
         (Some(1), true)
     );
     assert!(folder.json(&["status", "served"])["trust"].is_null());
-    // Who looked at it vouches for it.
+    // A user who has checked the commit vouches for it.
     let commit = commit_of(&folder, "1");
     publish(&folder, 2, &["--sign-key", "a.key", "--vouch", &commit]).good();
     assert_eq!(
@@ -336,10 +338,10 @@ fn trust_that_does_not_fit_what_is_held_is_named() {
         ran.code == Some(1)
             && ran
                 .stdout
-                .contains("unhealthy: the version held is not known to be sign"),
+                .contains("unhealthy: the held version is not known to be sign"),
         "{ran:?}"
     );
-    // What metrics and readiness show.
+    // The failure is recorded in `status.json`, which metrics and readiness show.
     assert_eq!(
         run(
             &folder,
@@ -362,7 +364,7 @@ fn trust_that_does_not_fit_what_is_held_is_named() {
     .good();
     let followed: Value = serde_json::from_slice(&folder.read("served/status.json")).unwrap();
     assert!(followed["unsigned"].is_null(), "{followed}");
-    // A rollback is another matter.
+    // A rollback is a separate error.
     folder.run_in_shell("rm chain/commits/*1.json", &[]).good();
     let ran = run(&folder, &["pull", "chain", "served", "--trust", "a.pub"]);
     assert!(
@@ -382,7 +384,8 @@ fn a_rollback_is_accepted_only_if_it_is_signed() {
         .run_in_shell("mv chain after && cp -r before chain", &[])
         .good();
     publish(&folder, 2, &["--unsigned"]).good();
-    let (signed, other) = (commit_of(&folder, "0"), commit_of(&folder, "1"));
+    let signed = commit_of(&folder, "0");
+    let other = commit_of(&folder, "1");
     let pull = ["pull", "chain", "served", "--trust", "a.pub"];
     assert_eq!(run(&folder, &pull).code, Some(1));
     assert_eq!(
@@ -412,7 +415,7 @@ fn both_of_two_have_to_sign() {
         ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-01"),
         "{ran:?}"
     );
-    // A publisher that has to follow both does not either.
+    // A publisher that requires both signatures does not continue the chain, either.
     let ran = publish(&folder, 1, &[&["--sign-key", "b.key"], &both[..]].concat());
     assert!(
         ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-03"),
@@ -429,11 +432,11 @@ fn both_of_two_have_to_sign() {
     let held = run(&folder, &pull);
     assert!(
         held.stderr
-            .contains("1 of the trusted keys signed it, not 2")
+            .contains("1 of the trusted keys signed it, and the quorum is 2")
             && held.stdout.starts_with("version 0 is in"),
         "{held:?}"
     );
-    // A key that signs has to be among those that count.
+    // The signing key must be among the trusted ones.
     let ran = publish(&folder, 1, &["--sign-key", "b.key", "--trust", "a.pub"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }
@@ -491,7 +494,7 @@ fn a_key_is_trusted_for_one_chain() {
         folder.json(&["status", "served"])["trust"]["keys"][0],
         line.trim()
     );
-    // Whatever the user allows besides.
+    // Other permissions of the user do not help.
     let commit =
         Digest::of_bytes(&folder.read("other/commits/00000000000000000000.json")).to_string();
     for allowed in [
@@ -551,7 +554,7 @@ fn a_file_of_keys_that_is_missing_is_said_to_be() {
         ],
     );
     assert!(
-        ran.code == Some(2) && ran.stderr.contains("no public key"),
+        ran.code == Some(2) && ran.stderr.contains("not a public key"),
         "{ran:?}"
     );
 }
@@ -578,8 +581,9 @@ fn a_version_is_signed_later_if_its_commit_is_named() {
     let folder = folder();
     publish(&folder, 0, &[]).good();
     publish(&folder, 1, &[]).good();
-    let (first, second) = (commit_of(&folder, "0"), commit_of(&folder, "1"));
-    // The error says which commit it is.
+    let first = commit_of(&folder, "0");
+    let second = commit_of(&folder, "1");
+    // The error names the commit.
     let error = folder.refused(&["sign", "chain", "--sign-key", "a.key"], "USAGE", None);
     assert!(
         error["message"].as_str().unwrap().contains(&second),
@@ -697,7 +701,7 @@ fn a_key_may_be_in_the_environment() {
             "{ran:?}"
         );
     }
-    // A secret that was not passed on must not make a version unsigned.
+    // A secret that was not passed on must not lead to an unsigned version.
     for empty in ["", " \n"] {
         let ran = with(empty, &arguments);
         assert!(
@@ -715,13 +719,13 @@ fn a_key_may_be_in_the_environment() {
         folder.json(&["show", "chain", "--trust", "a.pub"])["signed"],
         true
     );
-    // The key is there, and would be of no use.
+    // A key and `--unsigned` contradict each other.
     let ran = with(&key, &[&arguments[..], &["--unsigned"]].concat());
     assert!(
         ran.code == Some(2) && ran.stderr.contains("leave one of the two out"),
         "{ran:?}"
     );
-    // Files that are named come first.
+    // Key files on the command line take precedence.
     let commit = commit_of(&folder, "0");
     with(
         &key,
@@ -773,7 +777,7 @@ fn a_command_signs_with_a_key_that_is_elsewhere() {
         eprintln!("SKIPPED the command that signs: there is no openssl");
         return;
     }
-    // A PKCS #8 key has 16 bytes before the seed; the one of the tool has one.
+    // A PKCS #8 key has 16 bytes before the seed; the tool's key has one.
     let script = "{ printf '\\060\\056\\002\\001\\000\\060\\005\\006\\003\\053\\145\\160\\004\\042\\004\\040'; \
                   cut -d+ -f5- a.key | base64 -d | tail -c 32; } > a.der\n\
                   openssl pkey -inform DER -in a.der -out a.pem";

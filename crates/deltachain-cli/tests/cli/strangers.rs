@@ -1,5 +1,5 @@
-//! What somebody who can write to a bucket, and has no key, makes of a signed chain: nothing (SPEC
-//! sections 23 and 25).
+//! Attacks on a signed chain by a stranger with write access to the bucket and without a key: none
+//! succeeds (SPEC sections 23 and 25).
 
 #![cfg(target_os = "linux")]
 
@@ -7,7 +7,8 @@ use deltachain::tensor::Digest;
 
 use crate::support::{Folder, bytes_file, reseal};
 
-/// A chain that the key `a` signs, and the directories `v0` and `v1` of a model of one file.
+/// Creates a chain that the key `a` signs, and the directories `v0` and `v1` of a model of one
+/// file.
 fn folder() -> Folder {
     let folder = Folder::new();
     let public = folder.run(&["key", "new", "a", "-o", "a.key"]).good();
@@ -46,8 +47,8 @@ fn commit_name(version: u64) -> String {
     format!("chain/commits/{version:020}.json")
 }
 
-/// The stranger says which routes lead to a version: from versions or from nothing, each with a
-/// file.
+/// Writes the routes of a version as the stranger does: each starts from a version or from nothing,
+/// and has one file.
 fn set_routes(
     folder: &Folder,
     version: u64,
@@ -59,7 +60,8 @@ fn set_routes(
     let routes: Vec<String> = routes
         .iter()
         .map(|(from, link)| {
-            let (digest, size) = (Digest::of_bytes(link), link.len());
+            let digest = Digest::of_bytes(link);
+            let size = link.len();
             folder.write(&format!("chain/files/{digest}.dcf"), link);
             let from = from.map_or("null".to_owned(), |from| from.to_string());
             format!(r#"{{"from":{from},"files":[{{"digest":"{digest}","size":{size}}}]}}"#)
@@ -78,14 +80,14 @@ fn routes_name(version: u64, generation: u64) -> String {
     format!("chain/routes/{version:020}-{generation:010}.json")
 }
 
-/// The stranger's files of version 1: the same state, spread over two files, of which one has the
-/// name that loaders want.
+/// Writes the stranger's files of version 1: the same state in two files, one of which has the name
+/// that loaders look for.
 fn evil(folder: &Folder) {
     folder.write("evil/adapter_model.safetensors", model(2, &["layer.b"]));
     folder.write("evil/model.safetensors", model(2, &["layer.w", "lm_head"]));
 }
 
-/// The names of the files that a directory shows.
+/// Names of the files in a directory's current version.
 fn files(folder: &Folder, directory: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder.at(directory).join("current")).unwrap();
     let mut names: Vec<String> = entries
@@ -129,7 +131,7 @@ fn a_stranger_does_not_choose_the_files_of_a_model() {
         report.code == Some(1) && report.stdout.contains("R-LAY-03"),
         "{report:?}"
     );
-    // With the publisher's own route among them.
+    // The stranger's routes together with the publisher's own.
     let commit = String::from_utf8(folder.read(&commit_name(1))).unwrap();
     let digest = &commit.split_once(r#""files":[{"digest":""#).unwrap().1[..64];
     let own = (Some(0), folder.read(&format!("chain/files/{digest}.dcf")));
@@ -150,7 +152,7 @@ fn a_stranger_does_not_choose_the_files_of_a_model() {
     }
 }
 
-/// A chain of 1.1 has no digests of layouts: with trust, only files count that signed commits name.
+/// A chain of 1.1 has no digests of layouts. With trust, only files that signed commits name count.
 #[test]
 fn without_the_key_only_files_of_commits_count() {
     let folder = folder();
@@ -171,7 +173,7 @@ fn without_the_key_only_files_of_commits_count() {
         .good();
     evil(&folder);
     folder.run(&["snapshot", "evil", "-o", "whole.dcf"]).good();
-    // Without trust it is as it was in 1.1, also in a directory that trusts later: then the version
+    // Without trust, nothing has changed since 1.1. If the directory gets trust later, the version
     // is built again.
     set_routes(&folder, 0, 1, vec![(None, folder.read("whole.dcf"))]);
     folder.run(&["pull", "chain", "late"]).good();
@@ -196,8 +198,8 @@ fn without_the_key_only_files_of_commits_count() {
     }
 }
 
-/// Of a part of a model's tensors the file is not hashed, so it may be another one of the same
-/// length.
+/// A pull of some tensors does not hash the whole file, so the store could hold another file of the
+/// same length.
 #[test]
 fn a_file_of_a_signed_commit_is_not_exchanged_for_a_part() {
     let folder = folder();

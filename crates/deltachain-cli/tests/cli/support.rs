@@ -1,4 +1,4 @@
-//! A directory to run the tool in, and files to run it on.
+//! A directory to run the tool in, and files for it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ pub(crate) fn step(number: usize) -> String {
     excerpt(&format!("rl3e6_step{number}"))
 }
 
-/// What a run of the tool gave.
+/// Result of a run of the tool.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -44,7 +44,7 @@ impl Ran {
         }
     }
 
-    /// Standard output, of a run that went well.
+    /// Standard output of a run, which must have succeeded.
     pub(crate) fn good(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
@@ -57,7 +57,7 @@ impl Ran {
     }
 }
 
-/// A directory that the tool is run in.
+/// A directory in which the tool runs.
 pub(crate) struct Folder(TempDir);
 
 impl Folder {
@@ -73,7 +73,7 @@ impl Folder {
         fs::read(self.at(name)).unwrap()
     }
 
-    /// Writes a file, making directories as needed.
+    /// Writes a file, and creates directories as needed.
     pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
         let path = self.at(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -101,14 +101,14 @@ impl Folder {
         Ran::of(shell.output().unwrap())
     }
 
-    /// Runs the tool, which is to succeed, with `--json`.
+    /// Runs the tool with `--json`; it must succeed.
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let ran = self.run(&[arguments, &["--json"]].concat());
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         ran.json()
     }
 
-    /// Everything in the directory, by relative path; hidden files too.
+    /// Everything in the directory by relative path, including hidden files.
     pub(crate) fn contents(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         fn visit(root: &Path, directory: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
             for entry in fs::read_dir(directory).unwrap() {
@@ -129,7 +129,7 @@ impl Folder {
 
     /// Runs the tool twice, for JSON and for people. Both times it must refuse with this class and
     /// rule, say so in the right place with the right exit code, and leave the directory as it was.
-    /// Gives the JSON error.
+    /// Returns the JSON error.
     pub(crate) fn refused(&self, arguments: &[&str], class: &str, rule: Option<&str>) -> Value {
         let before = self.contents();
         let code = Some(if class == "USAGE" { 2 } else { 1 });
@@ -174,7 +174,7 @@ impl Folder {
     }
 }
 
-/// A safetensors file with this header.
+/// Builds a safetensors file with this header.
 pub(crate) fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     let mut header = header.to_owned();
     header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
@@ -186,13 +186,15 @@ pub(crate) fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A safetensors file with tensors of bytes, which ascend by name: as the safetensors crate would
-/// write it.
+/// Builds a safetensors file with tensors of bytes in ascending order of names, as the safetensors
+/// crate would write it.
 pub(crate) fn bytes_file(tensors: &[(&str, &[u8])]) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut data = Vec::new();
     for (name, bytes) in tensors {
-        let (name, length, start) = (Value::from(*name), bytes.len(), data.len());
+        let name = Value::from(*name);
+        let length = bytes.len();
+        let start = data.len();
         data.extend_from_slice(bytes);
         let end = data.len();
         entries.push(format!(
@@ -202,7 +204,7 @@ pub(crate) fn bytes_file(tensors: &[(&str, &[u8])]) -> Vec<u8> {
     safetensors(&format!("{{{}}}", entries.join(",")), &data)
 }
 
-/// The store of the chain in `chain`.
+/// Opens the store of the chain in `chain`.
 pub(crate) fn chain_in(folder: &Folder) -> Store {
     let url = folder.at("chain").to_string_lossy().into_owned();
     Store::open(&url, StoreOptions::default()).unwrap()
@@ -221,7 +223,7 @@ pub(crate) fn publish_shards(folder: &Folder, names: &[&str]) {
     publisher.commit(parts, BTreeMap::new(), &()).unwrap();
 }
 
-/// Makes the header's checksum right again after an edit.
+/// Updates the header's checksum after an edit.
 pub(crate) fn reseal(link: &mut [u8]) {
     let crc = crc32fast::hash(&link[..124]);
     link[124..128].copy_from_slice(&crc.to_le_bytes());

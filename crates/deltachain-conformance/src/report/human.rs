@@ -1,4 +1,4 @@
-//! The report for people: a table, the coverage of rules, and what to read about each failure.
+//! The report for people: a table, the coverage of rules, and details of each failure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,8 @@ use crate::problem::{Problem, Result};
 use crate::report::{CaseResult, Counts, Report, Status};
 use crate::table::{Align, layout};
 
-/// Prints the report on standard output. `line`: what a list of readers can say of this one.
+/// Prints the report on standard output. `line` is the row about this reader for the list of
+/// implementations.
 pub(crate) fn print(report: &Report<'_>, line: Option<&str>) -> Result {
     let mut text = String::new();
     for result in report.bad() {
@@ -35,7 +36,7 @@ pub(crate) fn print(report: &Report<'_>, line: Option<&str>) -> Result {
     show(&format!("{text}{style}{}{style:#}", report.summary()))
 }
 
-/// Prints lines on standard output. A reader that has gone away, such as `head`, is not an error.
+/// Prints lines on standard output. A closed pipe, as from `head`, is not an error.
 pub(crate) fn show(text: &str) -> Result {
     let mut stdout = anstream::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -84,7 +85,7 @@ fn row(name: &str, counts: Counts) -> Vec<String> {
         .collect()
 }
 
-/// A line per section; the rules that no refusal has shown are named.
+/// Makes a line per section, with the names of the rules that no refusal has shown.
 fn rules(report: &Report<'_>) -> String {
     let mut sections: Vec<(&str, Vec<String>)> = Vec::new();
     for chunk in report
@@ -131,7 +132,8 @@ fn remarks(report: &Report<'_>) -> String {
         return String::new();
     }
     format!(
-        "{other} answers have the right class but another rule id, {none} have the right class but no rule id\n"
+        "{other} answers have the right class but another rule id, {none} have the right class \
+         but no rule id\n"
     )
 }
 
@@ -178,7 +180,7 @@ fn failure(report: &Report<'_>, result: &CaseResult<'_>) -> String {
     text
 }
 
-/// Text of others as it may be shown on a terminal.
+/// Escapes foreign text for a terminal.
 fn printable(line: &str) -> String {
     line.chars()
         .map(|c| {

@@ -1,4 +1,4 @@
-//! The report as `JUnit` XML, which continuous integration knows how to show.
+//! The report as `JUnit` XML, which continuous integration can display.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,8 @@ fn xml(report: &Report<'_>) -> String {
     let failures = counts.failed + counts.unexpected_passes;
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n\
-         <testsuite name=\"deltachain conformance\" tests=\"{}\" failures=\"{failures}\" errors=\"0\" skipped=\"{}\">\n",
+         <testsuite name=\"deltachain conformance\" tests=\"{}\" failures=\"{failures}\" \
+         errors=\"0\" skipped=\"{}\">\n",
         counts.cases,
         counts.skipped + counts.expected_failures
     );
@@ -64,7 +65,7 @@ fn xml(report: &Report<'_>) -> String {
     text
 }
 
-/// Text as it may stand in an attribute or an element. XML has no form for most control characters.
+/// Escapes text for an attribute or an element. XML cannot represent most control characters.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::cases::Operation;
 use crate::report::{Report, Status};
 
-/// A row of that table for the testee of this name; none if it failed somewhere, or passed nothing.
+/// Makes a row of that table for the testee of this name; `None` if it failed a case, or passed
+/// none.
 pub(crate) fn line(testee: &str, report: &Report<'_>) -> Option<String> {
     let counts = report.counts();
     if counts.passed == 0 || counts.passed + counts.skipped < counts.cases {
@@ -34,7 +35,7 @@ pub(crate) fn line(testee: &str, report: &Report<'_>) -> Option<String> {
     ))
 }
 
-/// Text of others as it may stand in a row and on a terminal.
+/// Escapes foreign text for a row and for a terminal.
 fn cell(text: &str) -> String {
     text.escape_debug().to_string().replace('|', "\\|")
 }

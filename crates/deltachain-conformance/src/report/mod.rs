@@ -1,5 +1,5 @@
-//! The result of a run: the results of all cases, and what they say about rules. Shown by `human`,
-//! `json` and `junit`.
+//! The report of a run: the results of all cases, and the coverage of rules. `human`, `json` and
+//! `junit` show it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ pub(crate) mod listing;
 pub(crate) struct CaseResult<'a> {
     pub(crate) case: &'a Case<'a>,
     outcome: Outcome,
-    /// Whether the case is known to fail.
+    /// True if the case is listed as known to fail.
     listed: bool,
     pub(crate) stderr: Vec<String>,
     pub(crate) time: Duration,
@@ -30,7 +30,7 @@ pub(crate) struct CaseResult<'a> {
 #[derive(Debug)]
 enum Outcome {
     Right,
-    /// Right, except the rule id: another one or none.
+    /// The answer is right, except for the rule id, which is wrong or missing.
     OtherRule(Option<String>),
     Failed(String),
     Skipped(String),
@@ -42,9 +42,9 @@ pub(crate) enum Status {
     Passed,
     Failed,
     Skipped,
-    /// It failed, and is listed as known to fail.
+    /// The case failed, and is listed as known to fail.
     ExpectedFailure,
-    /// It passed although it is listed as known to fail.
+    /// The case passed although it is listed as known to fail.
     UnexpectedPass,
 }
 
@@ -110,7 +110,7 @@ impl<'a> CaseResult<'a> {
         }
     }
 
-    /// The answer in words, unless it is just the expected one.
+    /// Describes the answer, unless it is the expected one.
     pub(crate) fn got(&self) -> Option<String> {
         match &self.outcome {
             Outcome::Right => None,
@@ -121,11 +121,11 @@ impl<'a> CaseResult<'a> {
     }
 }
 
-/// All results, and what they say about the rules that readers check.
+/// All results, and the coverage of the rules that readers check.
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     pub(crate) spec_version: &'a str,
-    /// The versions of SPEC.md that the testee was tested for.
+    /// The versions of SPEC.md for which the testee was tested.
     pub(crate) format: String,
     pub(crate) spec: &'a Spec,
     pub(crate) results: Vec<CaseResult<'a>>,
@@ -214,14 +214,14 @@ impl<'a> Report<'a> {
         counts
     }
 
-    /// The results that make the run fail.
+    /// Returns the results that make the run fail.
     pub(crate) fn bad(&self) -> impl Iterator<Item = &CaseResult<'a>> {
         self.results
             .iter()
             .filter(|result| !result.status().is_good())
     }
 
-    /// Number of answers with another rule than expected, and without a rule.
+    /// Returns the number of answers with another rule than expected, and of those without a rule.
     pub(crate) fn other_rules(&self) -> (usize, usize) {
         let count = |some: bool| {
             let odd = |result: &&CaseResult<'_>| matches!(&result.outcome, Outcome::OtherRule(rule) if rule.is_some() == some);
@@ -230,7 +230,7 @@ impl<'a> Report<'a> {
         (count(true), count(false))
     }
 
-    /// The run in one line.
+    /// Describes the run in one line.
     pub(crate) fn summary(&self) -> String {
         let vectors: BTreeSet<&str> = self
             .results
@@ -257,7 +257,7 @@ impl<'a> Report<'a> {
             }
         }
         let covered = self.coverage.iter().filter(|rule| rule.passed > 0).count();
-        // Rounded down: 100 % means all of them.
+        // Rounded down, so that 100 % means all rules.
         let percent = 100 * covered / self.coverage.len().max(1);
         format!(
             "{text}; rules {covered} of {} ({percent} %)",

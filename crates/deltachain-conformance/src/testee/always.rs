@@ -1,10 +1,11 @@
-//! Testees that look at nothing: their answers have the right form, and every run must fail them.
+//! Testees that ignore their requests: their answers have the right form, and every run must fail
+//! them.
 
 use serde_json::{Value, json};
 
 use crate::args::Always;
 
-/// An answer to any request.
+/// Returns an answer to any request.
 pub(super) fn answer(always: Always, operation: &str, case: &Value) -> Value {
     let mut answer = match always {
         Always::Invalid => json!({ "result": "invalid", "class": "MALFORMED" }),

@@ -1,5 +1,4 @@
-//! The operations on chains: `document`, `plan`, `replay`, with a reader of chains that lie in a
-//! folder.
+//! The operations on chains, `document`, `plan` and `replay`, with a reader of chains in folders.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -47,7 +46,7 @@ pub(super) fn plan(request: &Request<'_>) -> Result<Value> {
     Ok(json!({ "version": plan.version, "bytes": bytes, "path": path, "routes": routes }))
 }
 
-/// The digests of the files of a route.
+/// Returns the digests of the files of a route.
 fn digests_of(hop: &Hop) -> Vec<String> {
     hop.files
         .iter()
@@ -59,7 +58,7 @@ pub(super) fn replay(request: &Request<'_>) -> Result<Value> {
     replayed(request, false)
 }
 
-/// The states of the version held are memory, and links are taken in place.
+/// Replays in place: the states of the held version are memory to which links are applied.
 pub(super) fn replay_in_place(request: &Request<'_>) -> Result<Value> {
     replayed(request, true)
 }
@@ -152,7 +151,7 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// A chain in a folder. Objects are regular files, and symbolic links to such.
+/// A chain in a folder. Objects are regular files, or symbolic links to regular files.
 struct Chain<'a>(&'a Path);
 
 impl Chain<'_> {
@@ -197,7 +196,7 @@ impl Chain<'_> {
         Ok(Listing::new(names))
     }
 
-    /// Steps 1 to 4 of SPEC section 19.
+    /// Runs steps 1 to 4 of SPEC section 19.
     fn plan(&self, planner: &mut Planner) -> Result<Plan> {
         let fetch = |names: &[ObjectName], _| {
             names
@@ -208,7 +207,8 @@ impl Chain<'_> {
         planner.plan_with(|_, _| self.list(), fetch)
     }
 
-    /// The path of the link, if it is the link that the route names: step 5.1.
+    /// Returns the path of a link, after checking that it is the one that the route names: step
+    /// 5.1.
     fn link(&self, reference: &FileReference) -> Result<PathBuf> {
         let path = self.path(reference.name());
         let file = self
@@ -221,7 +221,7 @@ impl Chain<'_> {
         Ok(path)
     }
 
-    /// Step 7.
+    /// Reads an asset: step 7.
     fn asset(&self, asset: &Asset) -> Result<Vec<u8>> {
         let bytes = self
             .read(asset.object_name())?
@@ -235,13 +235,13 @@ fn file_of(folder: &Path, shard: usize) -> PathBuf {
     folder.join(format!("{shard}.safetensors"))
 }
 
-/// All steps of SPEC section 19.
+/// A replay: all steps of SPEC section 19.
 struct Replay<'a> {
     chain: Chain<'a>,
-    /// A file for each shard of the version held.
+    /// A file for each shard of the held version.
     held: Vec<PathBuf>,
-    /// For each of its shards the text of the layout, and true if it is proven; empty if layouts
-    /// are not checked.
+    /// The text of each held shard's layout, and true if it is proven; empty if layouts are not
+    /// checked.
     held_layouts: Vec<(String, bool)>,
     /// True if layouts must be proven; `None` if they are not checked.
     layouts: Option<bool>,
@@ -252,7 +252,7 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// The plan that was followed, and the layouts of the shards that are taken.
+    /// Returns the plan that was followed, and the layouts of the selected shards.
     fn run(&self, mut planner: Planner) -> Result<(Plan, Vec<Digest>)> {
         loop {
             let plan = self.chain.plan(&mut planner)?;
@@ -266,7 +266,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Steps 5 to 7: the layouts. The output appears when everything has been checked.
+    /// Runs steps 5 to 7; returns the layouts. The output appears when everything has been checked.
     fn build<'p>(&self, plan: &'p Plan) -> Result<Vec<Digest>, Failure<'p>> {
         let folder = self.output.parent().unwrap_or(self.output);
         let scratch = tempfile::tempdir_in(folder).map_err(writing(self.output))?;
@@ -274,7 +274,7 @@ impl Replay<'_> {
         for (number, shard) in &mut shards {
             *shard = self.follow(plan, *number, shard, scratch.path())?;
         }
-        // A reader that takes only some shards relies on the commit for the others.
+        // A reader of only some shards relies on the commit for the others.
         if shards.len() == plan.shards.len() {
             let tables = shards
                 .iter()
@@ -286,7 +286,7 @@ impl Replay<'_> {
         }
         self.copy_assets(plan, scratch.path())?;
         fs::rename(scratch.path(), self.output).map_err(writing(self.output))?;
-        // It has another name now, so there is nothing to remove.
+        // The folder has been renamed, so there is nothing to remove.
         let _ = scratch.keep();
         Ok(shards
             .iter()
@@ -294,8 +294,8 @@ impl Replay<'_> {
             .collect())
     }
 
-    /// The shards that are taken, by number, where the path begins: shards of the held version, or
-    /// empty states.
+    /// Returns the selected shards at the beginning of the path, by number: shards of the held
+    /// version, or empty states.
     fn start<'p>(&self, plan: &Plan) -> Result<Vec<(usize, Shard)>, Failure<'p>> {
         let taken = (0..plan.shards.len()).filter(|number| self.take.has_shard(*number));
         let Some(named) = &plan.start else {
@@ -318,7 +318,8 @@ impl Replay<'_> {
         Ok(shards)
     }
 
-    /// Follows the routes of a plan: a shard becomes the shard of the version that they lead to.
+    /// Follows the routes of a plan with one shard; returns the shard of the version that they lead
+    /// to.
     fn follow<'p>(
         &self,
         plan: &'p Plan,
@@ -337,7 +338,7 @@ impl Replay<'_> {
             .iter()
             .find(|hop| self.in_place && !hop.is_in_commit)
         {
-            // R-SUM-08.
+            // Required by R-SUM-08.
             return Err(refused(
                 hop,
                 Error::refused(
@@ -393,20 +394,20 @@ impl Replay<'_> {
     }
 }
 
-/// Why a plan could not be followed.
+/// Reason why a plan could not be followed.
 enum Failure<'p> {
-    /// The held state is not the one that its commit names.
+    /// The held state does not match its commit.
     Held(Error),
-    /// A file is missing or another one.
+    /// A file is missing or damaged.
     File(&'p FileReference, Error),
     /// A link was refused.
     Route(&'p Hop, Error),
-    /// No other path will help.
+    /// Another path would not help.
     Other(Error),
 }
 
 impl Failure<'_> {
-    /// An error of the operating system is no reason to take another path.
+    /// An error of the operating system is no reason to try another path.
     fn of(error: Error, broken: impl FnOnce(Error) -> Self) -> Self {
         let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
         if is_fault {

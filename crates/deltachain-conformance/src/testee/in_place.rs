@@ -49,6 +49,6 @@ pub(super) fn in_place(request: &Request<'_>) -> Result<Value> {
         files.as_ref().map(|files| files.layout().clone()),
     )?;
     write(&memory, request.path("output")?)?;
-    // The digest of the memory: in place, the digest in a link is not compared.
+    // The digest of the memory: an in-place reader does not compare the digest in the link.
     Ok(json!({ "digest": StateTable::of(&memory, &())?.digests.state.to_string() }))
 }

@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 use crate::testee::request::Request;
 use crate::testee::shard::stage;
 
-/// The default limits, but new tensors and coded pieces are limited only by the request.
+/// The default limits, except that only the request limits new tensors and coded pieces.
 pub(super) fn limits(request: &Request<'_>) -> Limits {
     Limits::default()
         .set_bytes(request.optional_number("set_bytes").unwrap_or(u64::MAX))
@@ -61,10 +61,11 @@ pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
 pub(super) fn patches(request: &Request<'_>) -> Result<Value> {
     let link = open(request.path("link")?, &limits(request))?;
     if !link.is_direct() {
-        // SPEC section 10. The library would ask for the base, which is not a class of a file.
+        // SPEC section 10. The library would ask for the base, with a class that does not apply to
+        // files.
         return Ok(json!({ "result": "invalid", "class": ErrorClass::Unsupported.name() }));
     }
-    // Coded lanes of each tensor, and the hash of them.
+    // The number of coded lanes of each tensor, and their hash.
     let mut coded: HashMap<String, (u64, blake3::Hasher)> = HashMap::new();
     for patch in link.patches(|_| true, None) {
         let patch = patch?;
@@ -107,7 +108,7 @@ pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
     let output = request.path("output")?;
     let failed = |error: io::Error| Error::io("writing", error).in_file(output);
     let mut file = NamedTempFile::new_in(output.parent().unwrap_or(output)).map_err(failed)?;
-    // The way in which the library writes files: SPEC section 24.5.
+    // The library writes files with these options: SPEC section 24.5.
     let options = DiffOptions::default()
         .profile(profile)
         .sums(profile == Profile::Local);

@@ -1,7 +1,7 @@
 //! `testee`: the reference library behind the protocol of `conformance/protocol.md`, like any other
 //! implementation.
 //!
-//! Each file next to this one has the operations of a part of SPEC.md.
+//! Each file next to this one implements the operations of a part of SPEC.md.
 
 mod always;
 mod chain;
@@ -22,10 +22,10 @@ use crate::problem::{Problem, Result};
 use crate::session::PROTOCOL;
 use crate::testee::request::Request;
 
-/// Performs a request; gives the members of the valid answer.
+/// Carries out a request; returns the members of the valid answer.
 type Operation = fn(&Request) -> deltachain::Result<Value>;
 
-/// The features of the reference library.
+/// The operations that the reference library supports.
 const SUPPORTED: [(&str, Operation); 10] = [
     ("check", link::check),
     ("apply", link::apply),
@@ -39,7 +39,7 @@ const SUPPORTED: [(&str, Operation); 10] = [
     ("replay-in-place", chain::replay_in_place),
 ];
 
-/// Answers requests until there are no more.
+/// Answers requests until the input ends.
 pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
     #[cfg(deltachain_rule_switch)]
     if let Some(rule) = &args.without_rule {

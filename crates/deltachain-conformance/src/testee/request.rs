@@ -1,4 +1,4 @@
-//! The members of a request. One that is missing is a mistake of the runner.
+//! The members of a request. A missing member is an error of the runner.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde_json::Value;
 
-/// A request, whose members are asked for by name.
+/// A request, whose members are read by name.
 #[derive(Debug)]
 pub(crate) struct Request<'a>(&'a Value);
 
@@ -25,7 +25,7 @@ impl<'a> Request<'a> {
         self.text(name).map(Path::new)
     }
 
-    /// A path or null.
+    /// Reads a path or null.
     pub(crate) fn optional_path(&self, name: &str) -> Result<Option<&'a Path>> {
         if self.0[name].is_null() {
             Ok(None)
@@ -43,12 +43,12 @@ impl<'a> Request<'a> {
             .ok_or_else(|| Error::usage(format!("the request lacks {name}")))
     }
 
-    /// An array of strings or null.
+    /// Reads an array of strings or null.
     pub(crate) fn optional_texts(&self, name: &str) -> Result<Option<Vec<String>>> {
         self.optional_array(name, |item| item.as_str().map(str::to_owned))
     }
 
-    /// An array of numbers or null.
+    /// Reads an array of numbers or null.
     pub(crate) fn optional_numbers(&self, name: &str) -> Result<Option<Vec<u64>>> {
         self.optional_array(name, Value::as_u64)
     }
@@ -69,7 +69,8 @@ impl<'a> Request<'a> {
             .ok_or_else(|| Error::usage(format!("{name} is not what it should be")))
     }
 
-    /// For a held version: the text of the layout of each shard, and true if it is proven.
+    /// Reads the text of the layout of each shard of a held version, and true if the layout is
+    /// proven.
     pub(crate) fn layouts(&self) -> Result<Vec<(String, bool)>> {
         let layouts = self.optional_array("layouts", |item| {
             Some((
@@ -85,7 +86,7 @@ impl<'a> Request<'a> {
             .ok_or_else(|| Error::usage(format!("{name} is not a digest")))
     }
 
-    /// A digest or null.
+    /// Reads a digest or null.
     pub(crate) fn optional_digest(&self, name: &str) -> Result<Option<Digest>> {
         if self.0[name].is_null() {
             Ok(None)
@@ -94,7 +95,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// An object or null.
+    /// Reads an object or null.
     pub(crate) fn object(&self, name: &str) -> Option<Self> {
         self.0[name].is_object().then(|| Self(&self.0[name]))
     }
@@ -108,7 +109,7 @@ impl<'a> Request<'a> {
         self.0[name] == true
     }
 
-    /// A number or null.
+    /// Reads a number or null.
     pub(crate) fn optional_number(&self, name: &str) -> Option<u64> {
         self.0[name].as_u64()
     }

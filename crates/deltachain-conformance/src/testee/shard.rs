@@ -1,4 +1,4 @@
-//! The shards of a version on the way to the version wanted. A reader may take a part of them.
+//! The shards of a version on the path to the wanted version. A reader may select a part of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,12 +10,12 @@ use deltachain::{Error, LinkReader, Replay, Result, Source, StateSums, StateTabl
 
 use crate::taken::taken;
 
-/// The part of a version that is taken.
+/// The selected part of a version.
 #[derive(Debug, Default)]
 pub(super) struct Take {
-    /// Numbers; `None` for all.
+    /// Numbers of the selected shards; `None` for all.
     pub(super) shards: Option<BTreeSet<u64>>,
-    /// Names; `None` for all.
+    /// Names of the selected tensors; `None` for all.
     pub(super) tensors: Option<BTreeSet<String>>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Take {
 pub(super) struct LayoutCheck<'a> {
     pub(super) plan: &'a Plan,
     pub(super) shard: usize,
-    /// So it is with trust.
+    /// True if the reader has trust.
     pub(super) must_be_proven: bool,
 }
 
@@ -42,7 +42,7 @@ impl Take {
     }
 }
 
-/// A shard: the table and the layout of all of it, and the data of the tensors that are taken.
+/// A shard: the table and the layout of the whole shard, and the data of the selected tensors.
 pub(super) struct Shard {
     table: StateTable,
     layout: Option<Layout>,
@@ -61,8 +61,8 @@ impl Shard {
         }
     }
 
-    /// A shard of the version held, whose state is in a file. `layout` is what was recorded: the
-    /// text, and whether it is proven.
+    /// Opens a shard of the held version, whose state is in a file. `layout` is the recorded text,
+    /// and whether it is proven.
     pub(super) fn open(path: &Path, layout: Option<&(String, bool)>, take: &Take) -> Result<Self> {
         let state = SafetensorsState::open(path)?;
         let table = StateTable::of(&state, &())?;
@@ -87,7 +87,7 @@ impl Shard {
         })
     }
 
-    /// The digest of the whole shard, also if only a part is taken.
+    /// Returns the digest of the whole shard, even if only a part is selected.
     pub(super) fn digest(&self) -> Digest {
         self.table.digests.state
     }
@@ -96,12 +96,13 @@ impl Shard {
         &self.table
     }
 
-    /// The layout of the whole shard.
+    /// Returns the digest of the layout of the whole shard.
     pub(super) fn layout(&self) -> Option<Digest> {
         self.layout.as_ref().map(Layout::digest)
     }
 
-    /// The shard that links make of this one, one after another: steps 7 to 9 of SPEC section 10.
+    /// Applies links one after another; returns the resulting shard: steps 7 to 9 of SPEC section
+    /// 10.
     pub(super) fn follow(
         &self,
         links: &[LinkReader<impl Source>],
@@ -152,8 +153,8 @@ impl Shard {
         })
     }
 
-    /// The shard that links make of this one in place (SPEC section 24.6). An error names the link
-    /// that is refused.
+    /// Applies links in place (SPEC section 24.6); returns the resulting shard. An error names the
+    /// link that is refused.
     pub(super) fn take_in_place(&self, links: &[LinkReader<impl Source>]) -> Result<Self> {
         let first = |count: usize| {
             let (memory, table, layout) = take(&links[..count], &*self.data, self.layout.clone())?;
@@ -164,7 +165,7 @@ impl Shard {
                 data: Box::new(memory),
             })
         };
-        // One more each time, so that it is known which one is refused.
+        // Adds one link each time, to find out which one is refused.
         let named = |count: usize| {
             first(count).map_err(|error: Error| error.of_link(count.saturating_sub(1)))
         };
@@ -172,13 +173,13 @@ impl Shard {
         named(links.len())
     }
 
-    /// Writes what is taken.
+    /// Writes the selected tensors.
     pub(super) fn save(&self, out: &Path) -> Result<()> {
         write(&MemoryState::copy_of(&*self.data)?, out)
     }
 }
 
-/// A state as a file.
+/// Writes a state to a file.
 pub(super) fn write(state: &MemoryState, out: &Path) -> Result<()> {
     let staged = stage(state.tensors(), out)?;
     for (number, (_, bytes)) in state.iter().enumerate() {
@@ -187,13 +188,13 @@ pub(super) fn write(state: &MemoryState, out: &Path) -> Result<()> {
     staged.commit().map(drop)
 }
 
-/// A file for a state, whatever the layout.
+/// Creates a file for a state, whatever the layout.
 pub(super) fn stage(tensors: &[TensorInfo], out: &Path) -> Result<StagedSafetensors> {
     StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)
 }
 
-/// Takes links that follow one another in place, into memory that holds a state, which is hashed
-/// first. What the memory holds then, and the table and the layout of what the links promise.
+/// Applies consecutive links in place to memory that holds a state, which is hashed first. Returns
+/// the memory, and the table and the layout that the links promise.
 pub(super) fn take(
     links: &[LinkReader<impl Source>],
     base: &dyn State,

@@ -1,5 +1,5 @@
-//! Whether the vectors notice rules that are not checked; and whether that is noticed where they do
-//! not.
+//! Checks that `adequacy` accepts the vectors, and that it fails where vectors do not notice a rule
+//! that is not checked.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,10 +1,10 @@
-//! Indexes that are wrong, or whose files are.
+//! Wrong indexes, and indexes with wrong files.
 
 use serde_json::{Value, json};
 
 use crate::support::{Vectors, reference};
 
-/// The runner must refuse the tiny index after this edit, and say why.
+/// Checks that the runner refuses the tiny index after this edit, and says why.
 #[track_caller]
 fn refused(edit: impl FnOnce(&mut Value), why: &str) {
     let mut vectors = Vectors::tiny();

@@ -1,10 +1,11 @@
-//! Cases that are known to fail, that are not chosen, and that a testee does not claim to support.
+//! Cases that are known to fail, that are not selected, and that a testee does not claim to
+//! support.
 
 use serde_json::json;
 
 use crate::support::{Ran, Vectors, fake, reference};
 
-/// Runs a testee that refuses everything as corrupt, with this list of expected failures.
+/// Runs a testee that refuses everything as `CORRUPT`, with this list of expected failures.
 fn with_list(list: &str, arguments: &[&str]) -> Ran {
     let vectors = Vectors::tiny();
     vectors.write("list.txt", list.as_bytes());
@@ -96,7 +97,7 @@ fn what_is_not_claimed_is_skipped_unless_it_must_be_complete() {
         "answer",
         &json!({ "result": "invalid", "class": "CORRUPT", "rule": "R-SEG-01" }),
     );
-    // Neither an operation that is not claimed nor a feature that the testee is without.
+    // Skipped: an operation that the testee does not claim, and a feature that it lacks.
     let ran = vectors.run(&testee, &["--only", "tiny/bad"]);
     assert!(
         ran.summary(0)

@@ -1,5 +1,5 @@
-//! Tests of the runner from outside: tiny vectors that each test makes, and testees that err in
-//! every way that a run has to notice. `./task conformance` runs all vectors of the repository.
+//! Tests of the runner from outside: tiny vectors that each test makes, and testees with every kind
+//! of fault that a run must notice. `./task conformance` runs all vectors of the repository.
 
 #[cfg(deltachain_rule_switch)]
 mod adequacy;

@@ -1,4 +1,4 @@
-//! `segments`: links as they are coded.
+//! `segments`: the coding of links.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,8 @@ use tempfile::TempDir;
 
 use crate::support::{RUNNER, Ran};
 
-/// Writes a link and runs `segments` on it. Gives the segments, and how many values the link has.
+/// Writes a link and runs `segments` on it. Returns the segments, and the number of the link's
+/// values.
 fn segments(old: &dyn State, new: &dyn State, profile: Profile) -> (Vec<Value>, u64) {
     let mut link = Vec::new();
     let options = DiffOptions::default().profile(profile);
@@ -30,7 +31,7 @@ fn run(link: &[u8]) -> Ran {
     Ran::of(command.arg("segments").arg(path).output().unwrap())
 }
 
-/// The one segment of a link from 5000 bytes to the same with a few changes.
+/// Returns the only segment of a link that makes a few changes to 5000 bytes.
 fn only_segment(profile: Profile, changes: &[(usize, u8)]) -> Value {
     let base: Vec<u8> = (0..5000_u32)
         .map(|lane| lane.to_le_bytes()[0] / 2)
@@ -76,7 +77,7 @@ fn segments_are_shown_as_they_are_coded() {
         json!([{ "count": 5, "coded": 5, "first": first }])
     );
 
-    // The directory names every stream, and what it and they take fills the segment.
+    // The directory names every stream; it and the streams fill the segment.
     let streams = segment["streams"].as_array().unwrap();
     let names: Vec<&str> = streams
         .iter()
@@ -141,7 +142,7 @@ fn contexts_are_shown_with_ranks() {
                 let first = context["first"].as_array().unwrap();
                 coded += number(&context["coded"]);
                 assert_eq!(first.len() as u64, number(&context["coded"]).min(4));
-                // Lanes whose places depend on the base are not shown.
+                // Lanes whose positions depend on the base are not shown.
                 assert!(
                     first
                         .iter()

@@ -1,4 +1,4 @@
-//! A folder with tiny vectors, and the runner and testees to run on it.
+//! A folder with tiny vectors, and the runner and testees for them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-/// The built runner.
+/// Path of the built runner.
 pub(crate) const RUNNER: &str = env!("CARGO_BIN_EXE_deltachain-conformance");
 
-/// The command line of the reference library as a testee.
+/// Returns the command line of the reference library as a testee.
 pub(crate) fn reference() -> String {
     shlex::try_join([RUNNER, "testee"]).unwrap()
 }
 
-/// The command line of the testee in `examples`, with its arguments.
+/// Returns the command line of the testee in `examples`, with its arguments.
 pub(crate) fn fake(mode: &str, json: &Value) -> String {
     let folder = Path::new(RUNNER).parent().unwrap().join("examples");
     let path = folder.join(format!("fake_testee{}", std::env::consts::EXE_SUFFIX));
@@ -32,7 +32,7 @@ pub(crate) fn fake(mode: &str, json: &Value) -> String {
     shlex::try_join([path.to_str().unwrap(), mode, &json.to_string()]).unwrap()
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -50,14 +50,14 @@ impl Ran {
         }
     }
 
-    /// The last line, of a run with this code.
+    /// Returns the last line of a run, which must have this exit code.
     #[track_caller]
     pub(crate) fn summary(&self, code: i32) -> &str {
         assert_eq!(self.code, Some(code), "{self:?}");
         self.stdout.lines().last().unwrap()
     }
 
-    /// The run must end with this code and say this somewhere.
+    /// Checks that the run ended with this code, and that its output contains these texts.
     #[track_caller]
     pub(crate) fn says(&self, code: i32, texts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -77,7 +77,7 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    /// No vectors, which no index may have.
+    /// Makes a folder without vectors, which no index may have.
     pub(crate) fn empty() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("vectors/states")).unwrap();
@@ -87,16 +87,18 @@ impl Vectors {
         Self { folder, index }
     }
 
-    /// `links/tiny/good`, a patch of one tensor, and `links/tiny/bad`, the same with a damaged
-    /// segment.
+    /// Makes `links/tiny/good`, a patch of one tensor, and `links/tiny/bad`, the same with a
+    /// damaged segment.
     pub(crate) fn tiny() -> Self {
         let mut vectors = Self::empty();
-        let (old, new) = (state(&[1, 2, 3]), state(&[1, 2, 4]));
+        let old = state(&[1, 2, 3]);
+        let new = state(&[1, 2, 4]);
         vectors.add_state("old", &old);
         vectors.add_state("new", &new);
         let mut link = Vec::new();
         let report = diff(&old, &new, &DiffOptions::default(), &mut link).unwrap();
-        let (base, target) = (report.base.to_string(), report.target.state.to_string());
+        let base = report.base.to_string();
+        let target = report.target.state.to_string();
         vectors.add("links/tiny/good", &link, |vector| {
             vector["base"] = json!("vectors/states/old.safetensors");
             let tensor =
@@ -123,7 +125,7 @@ impl Vectors {
         self.folder.path().join(name)
     }
 
-    /// Writes a file and gives its SHA-256.
+    /// Writes a file; returns its SHA-256.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> String {
         fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
         fs::write(self.path(name), bytes).unwrap();
@@ -141,7 +143,7 @@ impl Vectors {
         self.index["states"][&name] = json!(self.write(&name, &bytes));
     }
 
-    /// Adds a vector, whose members `edit` completes.
+    /// Adds a vector; `edit` completes its members.
     pub(crate) fn add(&mut self, id: &str, bytes: &[u8], edit: impl FnOnce(&mut Value)) {
         let (kind, suffix) = if id.starts_with("links/") {
             ("link", "dcf")
@@ -162,7 +164,7 @@ impl Vectors {
         self.write("index.json", self.index.to_string().as_bytes());
     }
 
-    /// Runs the runner with these arguments on the index as it is.
+    /// Runs the runner with these arguments and the current index.
     pub(crate) fn run(&self, testee: &str, arguments: &[&str]) -> Ran {
         self.write_index();
         run(self.folder.path(), testee, arguments)
@@ -179,7 +181,7 @@ pub(crate) fn run(folder: &Path, testee: &str, arguments: &[&str]) -> Ran {
     Ran::of(command.current_dir(folder).output().unwrap())
 }
 
-/// A state with one tensor of bytes, `t`.
+/// Makes a state with one tensor of bytes, `t`.
 pub(crate) fn state(bytes: &[u8]) -> MemoryState {
     let mut state = MemoryState::new();
     state

@@ -1,4 +1,4 @@
-//! Testees that are right, and testees that err.
+//! Right and faulty testees.
 
 use deltachain::sums::Sums;
 use deltachain::{DiffOptions, Profile, diff};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Ran, Vectors, digest, fake, reference, state};
 
-/// Runs a fake testee on the cases whose id contains the text.
+/// Runs a fake testee with the cases whose id contains the text.
 fn with_fake(mode: &str, answer: &Value, only: &str) -> Ran {
     Vectors::tiny().run(&fake(mode, answer), &["--only", only, "--timeout", "1"])
 }
@@ -18,11 +18,13 @@ fn refusal() -> Value {
 #[test]
 fn the_reference_passes_the_tiny_vectors() {
     let ran = Vectors::tiny().run(&reference(), &["--rules", "--require-complete"]);
-    let summary = "conformance with 1.0 and signatures, in-place, signatures-1.2, layouts: 2 vectors, 6 cases: 6 passed, \
+    let summary = "conformance with 1.0 and signatures, in-place, signatures-1.2, layouts: 2 \
+                   vectors, 6 cases: 6 passed, \
                    0 failed, 0 skipped; rules 1 of";
     assert!(ran.summary(0).starts_with(summary), "{ran:?}");
     let line = format!(
-        "\n| deltachain {} | 1.0 and signatures, in-place, signatures-1.2, layouts | check, apply, encode | 6 of 6 | 1 of ",
+        "\n| deltachain {} | 1.0 and signatures, in-place, signatures-1.2, layouts | check, \
+         apply, encode | 6 of 6 | 1 of ",
         env!("CARGO_PKG_VERSION")
     );
     assert!(ran.stdout.contains(&line), "{ran:?}");
@@ -32,7 +34,8 @@ fn the_reference_passes_the_tiny_vectors() {
 fn only_a_reader_that_passes_gets_a_line_for_the_list() {
     let line = "for conformance/implementations.md:";
     let vectors = Vectors::tiny();
-    // One passes a part of the suite, one fails, and one is known to fail.
+    // The first run covers a part of the suite, the second one fails, and the third one has known
+    // failures.
     assert!(
         !vectors
             .run(&reference(), &["--only", "tiny/bad"])
@@ -59,14 +62,15 @@ fn states_by_rule_and_sequences_of_links_work() {
         r#"{"tensors":[{"name":"t","dtype":"U8","shape":[3],"multiply":2,"add":1,"modulus":4}]}"#;
     let sha256 = vectors.write("vectors/states/rule.json", rule.as_bytes());
     vectors.index["states"]["vectors/states/rule.json"] = json!(sha256);
-    // The rule gives 1, 3, 1.
+    // The rule describes the bytes 1, 3, 1.
     let states = [state(&[1, 3, 1]), state(&[1, 3, 2]), state(&[1, 4, 2])];
     for (number, id) in [(0, "links/a/first"), (1, "links/a/second")] {
         let mut link = Vec::new();
         let options = DiffOptions::default().profile(Profile::Direct);
         diff(&states[number], &states[number + 1], &options, &mut link).unwrap();
         vectors.add(id, &link, |vector| {
-            let (base, target) = (digest(&states[number]), digest(&states[number + 1]));
+            let base = digest(&states[number]);
+            let target = digest(&states[number + 1]);
             vector["expect"] = json!({ "check": { "base": base, "target": target } });
         });
     }
@@ -82,7 +86,7 @@ fn states_by_rule_and_sequences_of_links_work() {
             .summary(0)
             .contains("4 cases: 4 passed")
     );
-    // Each of these is really compared.
+    // Each of these members is compared.
     vectors.index["vectors"][0]["expect"]["patches"]["patches"][0]["lanes"] = json!(2);
     vectors.index["vectors"][0]["expect"]["apply"]["digest"] = json!(digest(&states[1]));
     vectors.index["vectors"][1]["expect"]["check"]["base"] = json!(digest(&states[2]));
@@ -102,10 +106,8 @@ fn links_in_place_are_asked_of_those_who_name_the_addition() {
         &mut link,
     )
     .unwrap();
-    let (piece, coded) = (
-        Sums::of_bytes(0, &[1, 2, 4]).numbers(),
-        Sums::of_lanes(1, &[2], &[4]).numbers(),
-    );
+    let piece = Sums::of_bytes(0, &[1, 2, 4]).numbers();
+    let coded = Sums::of_lanes(1, &[2], &[4]).numbers();
     let result = vectors.index["vectors"][0]["expect"]["apply"].clone();
     vectors.index["vectors"] = json!([]);
     vectors.add("links/tiny/sums", &link, |vector| {
@@ -117,7 +119,13 @@ fn links_in_place_are_asked_of_those_who_name_the_addition() {
     });
     vectors
         .run(&reference(), &["--rules", "--require-complete"])
-        .says(0, &["1.0 and signatures, in-place, signatures-1.2, layouts: 1 vectors, 2 cases: 2 passed"]);
+        .says(
+            0,
+            &[
+                "1.0 and signatures, in-place, signatures-1.2, layouts: 1 vectors, 2 cases: 2 \
+                    passed",
+            ],
+        );
     // A testee that does not know the addition.
     let mut hello =
         json!({ "testee": "x", "protocol": 2, "operations": ["sums", "in-place"], "without": [] });
@@ -128,7 +136,7 @@ fn links_in_place_are_asked_of_those_who_name_the_addition() {
     vectors
         .run(&fake("hello", &hello), &[])
         .says(0, &["conformance with 1.0 and signatures: ", "2 skipped"]);
-    // Each is really compared.
+    // Each of these members is compared.
     vectors.index["vectors"][0]["expect"]["sums"]["sums"][0]["pieces"][0]["coded"] = json!(null);
     vectors.index["vectors"][0]["expect"]["in-place"]["digest"] = json!(digest(&state(&[1, 2, 3])));
     vectors
@@ -200,7 +208,7 @@ fn anything_else_in_an_answer_is_a_failure() {
     with_fake("answer", &extra, "tiny/good#check").says(1, &["unknown field `extra`"]);
     with_fake("answer-another", &json!({}), "tiny")
         .says(1, &["another case in the answer", "4 failed, 2 skipped"]);
-    // The second line of the first answer is not taken for the second answer.
+    // The second line of the first answer does not count as the second answer.
     with_fake("answer-twice", &refusal(), "tiny/bad").says(1, &["1 passed, 1 failed"]);
 }
 
@@ -351,11 +359,12 @@ fn routes_are_compared_if_the_testee_names_them() {
     vectors.add("chains/tiny/good", &archive, |vector| {
         vector["expect"] = json!({ "plan": plan });
     });
-    let (first, second) = (json!([["0".repeat(64)]]), json!([["1".repeat(64)]]));
+    let first = json!([["0".repeat(64)]]);
+    let second = json!([["1".repeat(64)]]);
     vectors.index["routes"] = json!({ "chains/tiny/good": first });
     let mut answer = plan;
     answer["result"] = json!("valid");
-    // Testees of older versions have no such member, and must not have it.
+    // Testees of older versions do not have this member, and must not have it.
     vectors
         .run(&fake("answer", &answer), &[])
         .says(0, &["1 passed"]);
@@ -419,7 +428,8 @@ fn a_minimal_chain_reader_may_leave_things_out() {
     let run = |mode: &str, answer: &Value| {
         vectors.run(&fake(mode, answer), &["--require-complete", "--rules"])
     };
-    // What it may leave out, it is not asked; of the rest, both answers are right.
+    // A minimal reader does not get cases that it may leave out; in the other ones, both answers
+    // are right.
     let mut valid = plan.clone();
     valid["result"] = json!("valid");
     let refused = |rule: &str| json!({ "result": "invalid", "class": "CHAIN", "rule": rule });
@@ -429,7 +439,7 @@ fn a_minimal_chain_reader_may_leave_things_out() {
     run("minimal", &refused("R-CHN-08")).says(1, &["the right class, but R-CHN-08"]);
     valid["path"] = json!([3]);
     run("minimal", &valid).says(1, &["path: [3]"]);
-    // Another reader has to know everything.
+    // Other readers must know everything.
     run("answer", &refused("R-CHN-09")).says(1, &["0 passed, 4 failed"]);
 }
 
@@ -456,7 +466,7 @@ fn long_files_are_made_of_short_ones() {
     vectors
         .run(&reference(), &["--rules"])
         .says(0, &["2 passed"]);
-    // Of another byte it is another document.
+    // With another byte it is a different document.
     vectors.index["vectors"][0]["grown"]["at"] = json!(document.len() - 1);
     vectors
         .run(&reference(), &["--rules"])
@@ -490,7 +500,8 @@ fn a_request_has_what_the_vector_says() {
         let (_, words) = ran.stdout.split_once("my last words: ").unwrap();
         serde_json::from_str::<Value>(words.lines().next().unwrap()).unwrap()
     };
-    let (plan, replay) = (words("#plan"), words("#replay"));
+    let plan = words("#plan");
+    let replay = words("#replay");
     for request in [&plan, &replay] {
         assert_eq!(
             (&request["accept"], &request["version"]),
@@ -517,6 +528,6 @@ fn a_request_has_what_the_vector_says() {
         (&json!(9), &json!(true))
     );
     let members = |request: &Value| request.as_object().unwrap().len();
-    // Case and operation besides; and the output.
+    // The given members, with case and operation, and with the output for `replay`.
     assert_eq!((members(&plan), members(&replay)), (7, 11));
 }

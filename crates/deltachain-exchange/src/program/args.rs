@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and the help that goes with it.
+//! The command line: arguments and their help.
 #![expect(
     clippy::doc_markdown,
     reason = "help texts are for terminals, not for browsers"
@@ -24,7 +24,7 @@ const LAYOUTS: &Choices<(Reader, Writer)> = &[
     ),
     (
         "slime",
-        "The directories of slime, miles, SGLang, Stitch and ModelExpress",
+        "Directories of slime, miles, SGLang, Stitch and ModelExpress",
         (Reader::Slime, XOR),
     ),
     (
@@ -34,7 +34,7 @@ const LAYOUTS: &Choices<(Reader, Writer)> = &[
     ),
     (
         "trl",
-        "The patches of TRL",
+        "Patches of TRL",
         (Reader::Trl, Writer::Trl(trl::Encoding::GapDelta)),
     ),
 ];
@@ -92,12 +92,12 @@ const CHECKSUMS: &Choices<Checksum> = &[
     ),
 ];
 
-/// Weight deltas of other systems: made links of, and written from links.
+/// Converts between links and the weight deltas of other systems.
 ///
-/// Links are checked against digests of base and target. docs/exchange.md of deltachain says what
-/// each layout can carry.
+/// Links are checked against digests of base and target. docs/exchange.md of deltachain describes
+/// what each layout can carry.
 ///
-/// Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.
+/// Exit codes: 0 success, 1 refused or failed, 2 usage error, 130 interrupted.
 #[derive(Debug, Parser)]
 #[command(name = "deltachain-exchange", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -116,7 +116,7 @@ pub(crate) enum Command {
 /// Make links from the deltas of another system
 ///
 /// Each delta is applied to the previous state, the result is compared with all checksums of the
-/// delta, and a link to it is made. What the layout cannot prove is reported.
+/// delta, and a link to it is made. Remarks say what the layout cannot prove.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -125,26 +125,27 @@ Examples:
   deltachain-exchange import --from arc2 --base step0/ step_*.safetensors --chain s3://models/run7")]
 #[command(group = ArgGroup::new("result").required(true).args(["output", "chain"]))]
 pub(crate) struct ImportArgs {
-    /// The deltas, in order: each belongs to the result of the one before
+    /// The deltas, in order: each starts from the result of the previous one
     #[arg(required = true, value_name = "FOREIGN")]
     pub(crate) deltas: Vec<PathBuf>,
     /// Layout of the deltas
     #[arg(long, value_parser = one_of(LAYOUTS), value_name = "LAYOUT")]
     pub(crate) from: (Reader, Writer),
-    /// The state that the first delta belongs to
+    /// The state that the first delta starts from
     #[arg(long, value_name = "STATE")]
     pub(crate) base: PathBuf,
-    /// The link to make; for several deltas, a new directory for their links
+    /// The link to make; for several deltas, a new directory for the links
     #[arg(long, short, value_name = "LINK")]
     pub(crate) output: Option<PathBuf>,
-    /// The chain to add a version to for each delta, instead of making links
+    /// The chain that gets a version for each delta, instead of links
     ///
     /// Its head must be the base. An empty chain gets the base as its first version.
     #[arg(long, value_name = "URL")]
     pub(crate) chain: Option<String>,
     /// Add versions without a signature, although the head of the chain has one
     ///
-    /// Followers with --trust take none of them until `deltachain sign` has signed the last one.
+    /// Followers with --trust do not accept these versions until `deltachain sign` has signed the
+    /// last one.
     #[arg(long, requires = "chain")]
     pub(crate) unsigned: bool,
     /// Profile of the links
@@ -159,10 +160,10 @@ pub(crate) struct ImportArgs {
 
 /// Write links as the deltas of another system
 ///
-/// Before anything is written, it is checked that the layout supports them all. A directory of
-/// slime gets weight_vNNNNNN/, one of TRL deltas/step_NNNNNN.safetensors, one of PULSEPT1
-/// step_NNNNNN.pulse, one of ARC step_NNNNNN.safetensors, or a directory step_NNNNNN/ if the base
-/// is one.
+/// The layout must support all links, which is checked before anything is written. slime gets
+/// directories weight_vNNNNNN/; TRL gets files deltas/step_NNNNNN.safetensors; PULSEPT1 gets files
+/// step_NNNNNN.pulse; ARC gets files step_NNNNNN.safetensors, or directories step_NNNNNN/ if the
+/// base is a directory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -178,19 +179,19 @@ pub(crate) struct ExportArgs {
     /// Encoding within the layout
     #[arg(long, value_parser = one_of(ENCODINGS))]
     encoding: Option<Writer>,
-    /// Checksum in slime's directories [default: xxh3-128]
+    /// Checksum for slime's directories [default: xxh3-128]
     #[arg(long, value_parser = one_of(CHECKSUMS))]
     checksum: Option<Checksum>,
-    /// The state that the first link belongs to
+    /// The state that the first link starts from
     #[arg(long, value_name = "STATE")]
     pub(crate) base: PathBuf,
     /// Directory to write into; created if missing
     #[arg(long, short, value_name = "DIR")]
     pub(crate) output: PathBuf,
-    /// Number of the first step; the base has the previous one
+    /// Number of the first step; the base is the previous step
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) first: u64,
-    /// Name of the model, recorded by PULSEPT1
+    /// Name of the model, for PULSEPT1
     #[arg(long, value_name = "NAME", default_value = "model")]
     pub(crate) model: String,
     #[command(flatten)]
@@ -198,7 +199,7 @@ pub(crate) struct ExportArgs {
 }
 
 impl ExportArgs {
-    /// The layout with all that was chosen about it.
+    /// Returns the layout with the chosen options.
     pub(crate) fn writer(&self) -> Result<Writer> {
         let (_, default) = self.to;
         let writer = self.encoding.unwrap_or(default);

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ImportArgs, output: Output) -> Result<()> {
         (None, Some(url)) => ("versions", add_versions(args, url, output)?),
         (None, None) => return Err(Error::usage("give --output or --chain")),
     };
-    // An empty chain has got the base before them.
+    // In an empty chain, the base is the first of the new versions.
     let first = made.len().saturating_sub(all.len());
     for ((_, object), applied) in made.iter_mut().skip(first).zip(&all) {
         object["imported"] = json!({
@@ -64,7 +64,8 @@ fn make_links(
         bytes.saturating_mul(3 * args.deltas.len() as u64),
     );
     let failed = |error| Error::io("writing", error).in_file(path);
-    // The links of several deltas are moved to their place together, when all of them are made.
+    // The links of several deltas are made in a temporary directory and moved to their place
+    // together.
     let staging = if args.deltas.len() > 1 {
         Some(tempfile::tempdir_in(parent).map_err(failed)?)
     } else {
@@ -124,7 +125,7 @@ fn add_versions(
         scratch.path(),
         &(),
         |before, after, metadata| {
-            // Only the head that was there before can be signed.
+            // Only the head that existed before this import can be signed.
             let unsigned = args.unsigned || !versions.is_empty();
             let options = options.clone().metadata(metadata).unsigned(unsigned);
             let mut publisher = Publisher::open(store.clone(), options)?;
@@ -138,7 +139,7 @@ fn add_versions(
         && let Some(last) = versions.last()
     {
         output.remark(&format!(
-            "what was imported before the error is in the chain, up to version {}",
+            "the deltas before the error are in the chain, up to version {}",
             last.version
         ));
     }
@@ -151,8 +152,8 @@ fn add_versions(
     Ok((made.collect(), all?))
 }
 
-/// Applies the deltas one after another and passes on the states before and after each, and the
-/// notes for it.
+/// Applies the deltas one after another; calls `each` with the states before and after each delta,
+/// and with its metadata.
 fn steps(
     args: &ImportArgs,
     base: &SafetensorsState,
@@ -183,7 +184,8 @@ fn steps(
     Ok(all)
 }
 
-/// If both name their versions, the next one must begin where the last one ended.
+/// If both deltas name their versions, the next one must start at the version to which the last one
+/// led.
 fn check_order(last: Option<&Import>, next: &Import) -> Result<()> {
     match (
         last.and_then(|last| last.version.as_ref()),

@@ -1,5 +1,6 @@
-//! The program `deltachain-exchange`: makes links of the deltas of other systems, and writes links
-//! as such deltas. Its options, output and exit codes are those of the tool.
+//! The program `deltachain-exchange`: makes links from the deltas of other systems, and writes
+//! links as such deltas. Its global options, its output and its exit codes are the same as those of
+//! the tool.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -14,17 +15,19 @@ mod summary;
 
 use std::process::ExitCode;
 
-use deltachain_cli::program::SUCCESS;
+use deltachain::Result;
+use deltachain_cli::program::{Output, SUCCESS};
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let run = |cli: &Cli, output| {
-        match &cli.command {
-            Command::Import(args) => import::run(args, output),
-            Command::Export(args) => export::run(args, output),
-        }?;
-        Ok(SUCCESS)
-    };
     deltachain_cli::program::main(std::env::args_os(), |cli: &Cli| &cli.global, run).into()
+}
+
+fn run(cli: &Cli, output: Output) -> Result<u8> {
+    match &cli.command {
+        Command::Import(args) => import::run(args, output),
+        Command::Export(args) => export::run(args, output),
+    }?;
+    Ok(SUCCESS)
 }

@@ -1,10 +1,10 @@
-//! zstd frames, good and damaged, through the library, whose decoder is libzstd, and through
-//! `ruzstd`, which shares nothing with it. The structure of a frame (SPEC section 5) decides what
-//! every reader has to refuse, whatever its decoder makes of it. Where the structure is right and
-//! nobody has touched the inside of compressed blocks, both decoders agree. Elsewhere they may
-//! differ (R-STR-07), which is counted: both are lenient, each in its own way.
+//! Decodes zstd frames, good and damaged, with the library, whose decoder is libzstd, and with
+//! `ruzstd`, which shares no code with it. The structure of a frame (SPEC section 5) decides what
+//! every reader must refuse, whatever its decoder accepts. If the structure is right and the inside
+//! of the compressed blocks was not changed, both decoders agree. Elsewhere they may differ
+//! (R-STR-07), and these cases are counted: both are lenient, each in its own way.
 //!
-//! `./task differential --long` runs many more frames than a test does.
+//! `./task differential --long` runs many more frames than this test does by default.
 
 mod make;
 mod structure;
@@ -21,10 +21,10 @@ use ruzstd::decoding::FrameDecoder;
 
 use crate::structure::Structure;
 
-/// Frames of a run, unless the environment variable of this name says another number.
+/// Number of frames in a run, unless the environment variable of this name sets another one.
 const VARIABLE: &str = "DELTACHAIN_FRAMES";
 const FRAMES: u64 = 4000;
-/// What comes of a frame.
+/// Outcomes of comparing the decoders on a frame.
 const WRONG: &str = "wrong structure";
 const PLAIN: &str = "no compressed block";
 const VALID: &str = "valid, or of a wrong checksum";
@@ -32,13 +32,13 @@ const SAME: &str = "doubtful, both accept";
 const BOTH_REFUSE: &str = "doubtful, both refuse";
 const OTHER_BYTES: &str = "doubtful, both accept, other bytes";
 
-/// No frame of these tests gives more.
+/// Upper bound for the content of a frame in these tests.
 const MOST_BYTES: usize = 1 << 20;
 
 #[test]
 fn decoders_differ_only_where_they_may() {
     let frames = std::env::var(VARIABLE).map_or(FRAMES, |number| number.parse().expect(VARIABLE));
-    // A failed assertion of ruzstd is a refusal, and prints nothing.
+    // A failed assertion of ruzstd counts as a refusal; it prints nothing.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if !info
@@ -53,7 +53,7 @@ fn decoders_differ_only_where_they_may() {
         *found.entry(compare(seed)).or_default() += 1;
     }
     println!("{frames} frames: {found:#?}");
-    // Frames of every kind have come, and few of those on which decoders may differ.
+    // Every outcome occurs, and the decoders rarely differ where they may.
     let count = |outcome: &str| found.get(outcome).copied().unwrap_or(0);
     for outcome in [WRONG, PLAIN, VALID, SAME, BOTH_REFUSE] {
         assert!(count(outcome) >= frames / 50, "{found:?}");
@@ -61,7 +61,7 @@ fn decoders_differ_only_where_they_may() {
     assert!(count(OTHER_BYTES) <= frames / 100, "{found:?}");
 }
 
-/// Makes the frame of this number and compares what is made of it.
+/// Makes the frame of this number and compares the results of the decoders.
 fn compare(seed: u64) -> &'static str {
     let mut rng = Rng::with_seed(seed);
     let (mut frame, raw) = make::frame(&mut rng);
@@ -75,7 +75,7 @@ fn compare(seed: u64) -> &'static str {
     }
     let bytes = frame.bytes();
     let theirs = theirs(&bytes);
-    // What the frame gives is mostly the length that the directory names.
+    // The directory mostly declares the true length of the content.
     let length = match (&theirs, &raw) {
         (Some(theirs), Some(_)) if rng.u32(..10) > 0 => theirs.len(),
         (Some(theirs), None) => theirs.len(),
@@ -104,7 +104,7 @@ fn compare(seed: u64) -> &'static str {
         Structure::Right {
             content: Some(content),
         } => {
-            // Only a checksum can be wrong.
+            // Only the checksum can be wrong.
             assert_eq!(ours.is_ok(), theirs.is_some(), "{}", context());
             assert!(
                 ours.is_err() || (ours.as_ref() == Ok(&content) && theirs == Some(content)),
@@ -145,8 +145,8 @@ fn compare(seed: u64) -> &'static str {
     }
 }
 
-/// What the library makes of a frame as a stream of this raw length, or the rule that it names: the
-/// one plane of a segment that sets bytes.
+/// Decodes a frame with the library as a stream of this raw length: the one plane of a segment that
+/// sets bytes. Returns the rule that the library names if it refuses the frame.
 fn ours(frame: &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
     let lanes = u32::try_from(length).unwrap();
     let mut table = vec![1];
@@ -176,8 +176,8 @@ fn ours(frame: &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
     Ok(bytes)
 }
 
-/// What `ruzstd` makes of a frame; `None` if it refuses it, or if a checksum is there that does not
-/// match.
+/// Decodes a frame with `ruzstd`; `None` if it refuses it, or if the frame has a checksum that does
+/// not match.
 fn theirs(frame: &[u8]) -> Option<Vec<u8>> {
     panic::catch_unwind(|| {
         let mut decoder = FrameDecoder::new();

@@ -1,5 +1,5 @@
-//! Frames: made by libzstd or put together from blocks, and then damaged, in their structure or
-//! inside compressed blocks.
+//! Makes frames, with libzstd or from blocks, and then damages their structure or their compressed
+//! blocks.
 
 use std::io::Write as _;
 
@@ -15,7 +15,7 @@ const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 const CHECKSUM: u8 = 1 << 2;
 const SINGLE_SEGMENT: u8 = 1 << 5;
 
-/// A frame taken apart. What its fields say need not fit together.
+/// A frame taken apart; its fields may contradict each other.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
     magic: [u8; 4],
@@ -25,8 +25,8 @@ pub(crate) struct Frame {
     blocks: Vec<Block>,
     checksum: Vec<u8>,
     after: Vec<u8>,
-    /// Whether what stands inside compressed blocks may break RFC 8878. It does not where they are
-    /// as libzstd made them, in their order, with nothing missing before them.
+    /// True if the content of compressed blocks may break RFC 8878. It cannot if they are as
+    /// libzstd made them, in their order, with none missing before them.
     pub(crate) is_doubtful: bool,
 }
 
@@ -39,7 +39,7 @@ struct Block {
 }
 
 impl Block {
-    /// A block of uncompressed bytes, or of one that is repeated.
+    /// Makes a block of uncompressed bytes, or of one byte that is repeated.
     fn plain(rng: &mut Rng, size: u32) -> Self {
         let kind = if size < 40 && rng.bool() { RAW } else { RLE };
         let bytes = if kind == RAW { size } else { 1 };
@@ -72,7 +72,9 @@ impl Frame {
         while blocks.last().is_none_or(|block: &Block| !block.last) {
             let header = take(3);
             let header = u32::from_le_bytes([header[0], header[1], header[2], 0]);
-            let (last, kind, size) = (header & 1 == 1, header >> 1 & 3, header >> 3);
+            let last = header & 1 == 1;
+            let kind = header >> 1 & 3;
+            let size = header >> 3;
             let content = take(if kind == RLE { 1 } else { size as usize });
             blocks.push(Block {
                 last,
@@ -110,12 +112,12 @@ impl Frame {
         [bytes, self.checksum.clone(), self.after.clone()].concat()
     }
 
-    /// Gives the frame another content size, or none, and a window if it has to have one.
+    /// Sets or removes the content size, and adds a window if the frame then needs one.
     fn set_size(&mut self, size: Option<u64>, rng: &mut Rng) {
         self.descriptor &= 0b0001_1111;
         self.size.clear();
         if let Some(size) = size {
-            // Forms that can hold it; the one of a byte has single segments only.
+            // The forms that can hold the size; the one-byte form requires a single segment.
             let forms = [
                 (0_u8, 0, 1 << 8),
                 (1, 256, (1 << 16) + 256),
@@ -140,7 +142,7 @@ impl Frame {
         }
     }
 
-    /// Changes something.
+    /// Changes one thing about the frame.
     pub(crate) fn damage(&mut self, rng: &mut Rng) {
         let compressed: Vec<usize> = (0..self.blocks.len())
             .filter(|&at| self.blocks[at].kind == COMPRESSED)
@@ -222,7 +224,7 @@ impl Frame {
                     *byte ^= 1 << rng.u32(..8);
                 }
             }
-            // The reserved bit, and the one that is unused.
+            // The reserved bit and the unused bit.
             5 => self.descriptor ^= [1 << 3, 1 << 4][rng.usize(..2)],
             6 => self.checksum = (0..rng.usize(..=4)).map(|_| rng.u8(..)).collect(),
             7 => {
@@ -241,10 +243,9 @@ impl Frame {
     }
 }
 
-/// A good frame, and the bytes that it gives if they are known: those of a frame that was made of
-/// blocks are not.
+/// Makes a good frame; also returns its content if it is known, which it is not with added blocks.
 pub(crate) fn frame(rng: &mut Rng) -> (Frame, Option<Vec<u8>>) {
-    // Few are longer than a block.
+    // Few frames are longer than a block.
     let length = if rng.u32(..50) == 0 {
         rng.usize(100_000..300_000)
     } else {
@@ -255,8 +256,8 @@ pub(crate) fn frame(rng: &mut Rng) -> (Frame, Option<Vec<u8>>) {
     if rng.u32(..3) > 0 {
         return (frame, Some(raw));
     }
-    // Blocks between those that libzstd made do no harm: what repeats an earlier offset or table
-    // still can.
+    // Blocks added between those of libzstd do no harm: the next ones can still repeat earlier
+    // offsets and tables.
     let mut length = raw.len() as u64;
     for _ in 0..rng.u32(1..4) {
         let size = [0, 1, 5, 300, 1023][rng.usize(..5)];
@@ -287,7 +288,7 @@ pub(crate) fn frame(rng: &mut Rng) -> (Frame, Option<Vec<u8>>) {
         .for_each(|(at, block)| block.last = at == last);
     frame.descriptor &= !CHECKSUM;
     frame.checksum.clear();
-    // A window that all blocks fit; a single segment is as large as the content.
+    // The window fits all blocks; a single segment is as large as the content.
     frame.window = vec![0x58];
     frame.set_size((length > 1100 && rng.bool()).then_some(length), rng);
     (frame, None)
@@ -321,7 +322,7 @@ fn compress(raw: &[u8], rng: &mut Rng) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Bytes with more or less structure.
+/// Makes bytes with more or less structure.
 fn data(length: usize, rng: &mut Rng) -> Vec<u8> {
     let words: Vec<Vec<u8>> = (0..rng.usize(2..40))
         .map(|_| (0..rng.usize(1..30)).map(|_| rng.u8(..)).collect())
@@ -329,7 +330,7 @@ fn data(length: usize, rng: &mut Rng) -> Vec<u8> {
     let mut data = Vec::new();
     while data.len() < length {
         match rng.u32(..4) {
-            // Symbols of which few are frequent, as the streams of links have them.
+            // Symbols of which a few are frequent, as in the streams of links.
             0 => data.extend(
                 (0..rng.usize(1..600)).map(|_| rng.u8(..).leading_zeros().to_le_bytes()[0]),
             ),
@@ -343,8 +344,8 @@ fn data(length: usize, rng: &mut Rng) -> Vec<u8> {
     data
 }
 
-/// Changes the content of a compressed block: anywhere, or one of the fields on which decoders have
-/// been found to differ.
+/// Changes the content of a compressed block: anywhere, or in a field on which decoders are known
+/// to differ.
 fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
     if content.is_empty() {
         return content.push(rng.u8(..));
@@ -366,7 +367,7 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
                 literals.stored.wrapping_add_signed(rng.i64(-2..=2)),
             );
         }
-        // A stream of literals that ends earlier or later than it ought to.
+        // The end of a stream of literals moves by one byte.
         (2 | 3, Some(literals)) => {
             if let Some(byte) = literals
                 .jump_table(content)
@@ -375,7 +376,7 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
                 *byte = byte.wrapping_add_signed([-1, 1][rng.usize(..2)]);
             }
         }
-        // Number of sequences and modes of their symbols.
+        // The number of sequences, or the modes of their symbols.
         (4 | 5, Some(literals)) => {
             let at = literals.end(content);
             match (rng.u32(..4), content.get(at).copied()) {
@@ -392,7 +393,7 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
                 (_, None) => {}
             }
         }
-        // Headers and tables stand in front, bit streams are read from their end.
+        // Headers and tables are at the beginning; bit streams are read from the end.
         (6, _) => content[rng.usize(..length.min(16))] ^= 1 << rng.u32(..8),
         (7, _) => content[length - 1 - rng.usize(..length.min(4))] ^= 1 << rng.u32(..8),
         (8, _) => {
@@ -411,12 +412,12 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
 #[derive(Debug, Clone, Copy)]
 struct Literals {
     kind: u32,
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     header: usize,
-    /// Bits of either size.
+    /// Width of each of the two sizes in bits.
     bits: u32,
     regenerated: u64,
-    /// Bytes after the header.
+    /// Number of bytes after the header.
     stored: u64,
 }
 
@@ -426,7 +427,8 @@ impl Literals {
         let available = content.len().min(5);
         bytes[..available].copy_from_slice(&content[..available]);
         let value = u64::from_le_bytes(bytes);
-        let (kind, format) = (u32::from(content.first()? & 3), content[0] >> 2 & 3);
+        let kind = u32::from(content.first()? & 3);
+        let format = content[0] >> 2 & 3;
         let (header, bits) = match (kind < COMPRESSED, format) {
             (true, 0 | 2) => (1, 5),
             (true, 1) => (2, 12),
@@ -462,7 +464,8 @@ impl Literals {
         content[..self.header].copy_from_slice(&value.to_le_bytes()[..self.header]);
     }
 
-    /// Where the sizes of three of four streams stand, if there are four.
+    /// Returns the offset of the jump table, which has the sizes of the first three of four
+    /// streams, if there are four.
     fn jump_table(self, content: &[u8]) -> Option<usize> {
         if self.kind < COMPRESSED || content[0] >> 2 & 3 == 0 {
             return None;
@@ -482,7 +485,7 @@ impl Literals {
         )
     }
 
-    /// Where the sequences begin, if the block is long enough.
+    /// Returns the offset at which the sequences begin, or the length of a block that is too short.
     fn end(self, content: &[u8]) -> usize {
         usize::try_from(self.stored)
             .unwrap_or(usize::MAX)

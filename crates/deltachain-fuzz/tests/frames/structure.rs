@@ -1,20 +1,20 @@
-//! The structure of a zstd frame as SPEC section 5 wants it: a walk that was written from that text
-//! and shares nothing with the library's.
+//! The structure of a zstd frame as SPEC section 5 requires it: a parser that was written from that
+//! text and shares no code with the library's.
 
-/// Bytes of the largest window.
+/// Size of the largest window, in bytes.
 const MOST_WINDOW: u64 = 1 << 25;
 const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// What the walk finds.
+/// Result of the walk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Structure {
     /// The rule that is broken first.
     Wrong(&'static str),
-    /// Right, and what the frame holds, if none of its blocks is compressed.
+    /// The structure is right; `content` is the frame's content if no block is compressed.
     Right { content: Option<Vec<u8>> },
 }
 
-/// Walks over a frame that is to give `raw_length` bytes.
+/// Walks over a frame whose content should have `raw_length` bytes.
 pub(crate) fn of(frame: &[u8], raw_length: u64) -> Structure {
     walk(frame, raw_length).unwrap_or_else(Structure::Wrong)
 }
@@ -55,7 +55,9 @@ fn walk(frame: &[u8], raw_length: u64) -> Result<Structure, &'static str> {
     require(descriptor >> 3 & 1 == 0)?;
     require(size.is_none_or(|size| size == raw_length))?;
     let most = window.min(1 << 17);
-    let (mut content, mut compressed, mut last) = (Vec::new(), 0_u64, false);
+    let mut content = Vec::new();
+    let mut compressed = 0_u64;
+    let mut last = false;
     while !last {
         let header = number(take(3)?);
         last = header & 1 == 1;
@@ -75,7 +77,7 @@ fn walk(frame: &[u8], raw_length: u64) -> Result<Structure, &'static str> {
         let found = content.len() as u64;
         require(found <= raw_length)?;
     }
-    // No decoder can give more; with no compressed block it is exactly the length.
+    // Compressed blocks cannot yield more; without them, the length must be exact.
     require(raw_length <= content.len() as u64 + compressed * most)?;
     if descriptor >> 2 & 1 == 1 {
         take(4)?;
@@ -90,7 +92,7 @@ fn require(holds: bool) -> Result<(), &'static str> {
     if holds { Ok(()) } else { Err("R-STR-02") }
 }
 
-/// A little-endian number of up to 8 bytes.
+/// Reads a little-endian number of up to 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()

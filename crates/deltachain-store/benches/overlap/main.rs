@@ -1,10 +1,10 @@
-//! How well fetching and building overlap: a follower's time for one version, over a line that
-//! takes about as long for the link as building takes, beside the time of each alone.
+//! Overlap of downloading and building: a follower's time for one version, over a line on which the
+//! link takes about as long as building, beside the time of each alone.
 //!
 //! `cargo bench -p deltachain-store --bench overlap -- [MEBIBYTES [ROUNDS]]`
 //!
-//! What is measured is written to the directory for temporary files. Where that is a disk whose
-//! speed varies, `TMPDIR=/dev/shm` leaves the disk out.
+//! The benchmark writes to the directory for temporary files. If that is a disk with varying speed,
+//! `TMPDIR=/dev/shm` avoids it.
 
 #[path = "../../tests/chains/support/mod.rs"]
 #[allow(dead_code, reason = "tests use the rest")]
@@ -34,12 +34,13 @@ use crate::support::models::save;
 use crate::throttled::ThrottledStore;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Cargo says `--bench`.
+    // Cargo passes `--bench`.
     let mut arguments = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with("--"));
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
-    let (mebibytes, rounds) = (number(512)?, number(9)?);
+    let mebibytes = number(512)?;
+    let rounds = number(9)?;
     let scratch = tempfile::tempdir()?;
     let objects: Arc<dyn ObjectStore> = {
         std::fs::create_dir(scratch.path().join("store"))?;
@@ -70,7 +71,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let both = follow(&store, &slow, &model, None)?;
         let ratio = both.as_secs_f64() / build.max(transfer).as_secs_f64();
         println!(
-            "{round}: {mebibytes} MiB, link {} bytes at {bytes_per_second} bytes/s: transfer {transfer:.2?}, build {build:.2?}, \
+            "{round}: {mebibytes} MiB, link {} bytes at {bytes_per_second} bytes/s: transfer \
+             {transfer:.2?}, build {build:.2?}, \
              together {both:.2?}, {ratio:.2} times the longer one",
             link.size
         );
@@ -84,12 +86,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Publishes a model and a second version in which about 2 % of the elements differ. Gives the link
-/// between them.
+/// Publishes a model and a second version in which about 2 % of the elements differ. Returns the
+/// link between them.
 fn publish(store: &Store, mebibytes: u64, scratch: &Path) -> Result<FileReference, Box<dyn Error>> {
-    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut base = MemoryState::new();
+    let mut target = MemoryState::new();
     let mut random = Random(1);
-    // One tensor of half of the model, and smaller ones.
+    // One tensor of half the model, and smaller ones.
     for (name, sixteenths) in [
         ("embedding", 8),
         ("layer.0", 4),
@@ -98,7 +101,8 @@ fn publish(store: &Store, mebibytes: u64, scratch: &Path) -> Result<FileReferenc
         ("layer.3", 1),
     ] {
         let lanes = (mebibytes << 20) / 32 * sixteenths;
-        let (mut old, mut new) = (Vec::new(), Vec::new());
+        let mut old = Vec::new();
+        let mut new = Vec::new();
         for _ in 0..lanes {
             let [sign, size, mantissa, low, high, ..] = random.next().to_le_bytes();
             let exponent = 123 - u16::try_from(size.leading_zeros())?;
@@ -133,20 +137,21 @@ fn publish(store: &Store, mebibytes: u64, scratch: &Path) -> Result<FileReferenc
     Ok(route.files[0])
 }
 
-/// How long a follower of a store needs from version 0, which it has from another one, to the
-/// switch to version 1. The link may be there already: then nothing is fetched but documents.
+/// Time of a follower from version 0, which it gets from the store `first`, to the switch to
+/// version 1 of the store `then`. If `link` is given, the link is in the cache, and only documents
+/// are downloaded.
 fn follow(
     first: &Store,
     then: &Store,
     model: &Path,
     link: Option<(&FileReference, &Path)>,
 ) -> Result<Duration, Box<dyn Error>> {
-    // A new directory each time, in which no link is kept.
+    // A new directory each time, without a cached link.
     if model.exists() {
         std::fs::remove_dir_all(model)?;
     }
     let mut options = FollowerOptions::default();
-    // The digests of version 0 are known.
+    // The follower trusts the digests of version 0.
     options = options.trust_directory(true);
     let mut follower = Follower::in_directory(first.clone(), model, options.clone())?;
     let prepared = follower
@@ -172,19 +177,19 @@ fn follow(
     Ok(time)
 }
 
-/// As many parts as a link of 1 GiB has.
+/// Length of a part, for as many parts as a link of 1 GiB has.
 fn part_bytes(link: &FileReference) -> u64 {
     link.size.div_ceil(128)
 }
 
-/// How long it takes to fetch the link alone.
+/// Time to download the link alone.
 fn fetch(objects: &Arc<dyn ObjectStore>, link: &FileReference) -> Result<Duration, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     let path = ObjectPath::from(link.name().to_string());
     let start = Instant::now();
-    // In parts side by side, as a follower does it.
+    // In parallel parts, as a follower does.
     let starts = (0..link.size).step_by(usize::try_from(part_bytes(link))?);
     let parts = starts
         .map(|start| objects.get_range(&path, start..link.size.min(start + part_bytes(link))));

@@ -1,4 +1,4 @@
-//! A store with a line of a given number of bytes per second for all bodies together.
+//! A store whose bodies share a line with a limited number of bytes per second.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use object_store::{
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// Bytes that pass in one go.
+/// Bytes that pass at once.
 const CHUNK: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -22,14 +22,14 @@ pub(crate) struct ThrottledStore {
     line: Arc<Line>,
 }
 
-/// So much of the line's time is not lost when a sleeper wakes late.
+/// Time of the line that is not lost when a task wakes late.
 const LATE: Duration = Duration::from_millis(20);
 
 /// The line that all bodies share.
 #[derive(Debug)]
 struct Line {
     bytes_per_second: u64,
-    /// When it is free again.
+    /// Time at which the line is free again.
     free: Mutex<Instant>,
 }
 
@@ -69,11 +69,9 @@ impl ObjectStore for ThrottledStore {
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
         let mut result = self.inner.get_opts(path, options).await?;
         let meta = result.meta.clone();
-        let (range, attributes, extensions) = (
-            result.range.clone(),
-            result.attributes.clone(),
-            std::mem::take(&mut result.extensions),
-        );
+        let range = result.range.clone();
+        let attributes = result.attributes.clone();
+        let extensions = std::mem::take(&mut result.extensions);
         let line = Arc::clone(&self.line);
         let body = result.into_stream().flat_map(|part| match part {
             Ok(bytes) => {

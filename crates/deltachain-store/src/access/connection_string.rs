@@ -55,7 +55,7 @@ fn expand(settings: &[(String, String)], beside: &[(String, String)]) -> Result<
             for (own, account) in settings.iter().chain(beside) {
                 let is_account = own.ends_with("account_name");
                 if is_account && parsed.first().is_some_and(|(_, name)| name != account) {
-                    let text = format!("it is for another account than {}", name_of(own));
+                    let text = format!("its account is not the one in {}", name_of(own));
                     return Err(refused(&text));
                 }
             }
@@ -156,7 +156,7 @@ fn address(name: &str, text: &str) -> Result<Url, String> {
     };
     parsed
         .filter(is_plain)
-        .ok_or_else(|| format!("{name} gives no address of http:// or https://"))
+        .ok_or_else(|| format!("{name} has no address that begins with http:// or https://"))
 }
 
 /// The account of an address: the first label of a domain, or else the first folder.
@@ -280,11 +280,11 @@ mod tests {
             ),
             (
                 format!("AccountName=models;AccountKey={KEY};BlobEndpoint=hidden"),
-                "BlobEndpoint gives no address",
+                "BlobEndpoint has no address",
             ),
             (
                 format!("DefaultEndpointsProtocol=ftp;AccountName=models;AccountKey={KEY}"),
-                "gives no address of http",
+                "has no address that begins with http",
             ),
             (
                 format!("AccountName=models;AccountKey={KEY}\n"),

@@ -115,9 +115,9 @@ impl FileStores {
         let url = store.counted();
         let copies = url.copies.iter().map(|copy| {
             let store = copy.as_copy(url.stop.clone());
-            let untold = store
-                .missing_directory()
-                .map(|_| format!("copy {store}: no such directory; files come from elsewhere"));
+            let untold = store.missing_directory().map(|_| {
+                format!("copy {store}: no such directory; files are downloaded from other stores")
+            });
             let state = CopyState {
                 untold,
                 ..CopyState::default()
@@ -282,7 +282,7 @@ impl ChainCopy {
             state.last_told = Some(now);
             let name = &self.store;
             state.untold = Some(format!(
-                "copy {name}: {error:#}; files come from elsewhere meanwhile"
+                "copy {name}: {error:#}; until it works, files are downloaded from other stores"
             ));
         }
     }
@@ -300,7 +300,7 @@ impl ChainCopy {
         if state.damage.is_none() {
             let copy = &self.store;
             state.untold = Some(format!(
-                "copy {copy} is damaged: {text}; it came from elsewhere"
+                "copy {copy} is damaged: {text}; the file was downloaded from another store"
             ));
         }
         state.damage = Some(FailureNote::now(text));

@@ -127,7 +127,7 @@ pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this clock is what others are compared with"
+    reason = "other clocks are compared with this one"
 )]
 fn now() -> SystemTime {
     SystemTime::now()
@@ -279,9 +279,9 @@ fn race(store: &Store, name: ObjectName) -> Result<&'static str> {
     match (&winners[..], store.get(name)?) {
         (&[winner], Some(stands)) if stands == content(winner) => Ok(""),
         // The writer that won may not have heard of it.
-        (&[], Some(_)) => Ok("no writer was told that it won"),
+        (&[], Some(_)) => Ok("the store told no writer that its put succeeded"),
         _ => Err(Error::usage(format!(
-            "{} of {RACERS} writers were told that they won",
+            "the store told {} of {RACERS} writers that their puts succeeded",
             winners.len()
         ))),
     }
@@ -428,7 +428,7 @@ fn try_unix(findings: &mut Findings, place: &Path) {
     let synced = File::open(place).and_then(|directory| directory.sync_all());
     findings.note(
         "fsync of a directory",
-        "a version could be gone after a power cut",
+        "a version could be lost in a power failure",
         trial(synced),
     );
     let free = rustix::fs::statvfs(place);

@@ -234,8 +234,8 @@ fn stretch_by_name(
         .min(versions.end().saturating_add(1));
     if last.saturating_sub(*versions.start()) > MOST_BY_NAME {
         let text = format!(
-            "the store claims {last} versions, and this store is asked for each by its name: \
-             ask for at most {MOST_BY_NAME} of them"
+            "the store claims to have {last} versions, and cannot list them, so each is requested \
+             by name: request at most {MOST_BY_NAME} of them"
         );
         return Err(Error::usage(text).in_file(store.to_string()));
     }

@@ -362,8 +362,9 @@ fn header(head: &http::response::Parts, name: http::HeaderName) -> Option<&str> 
 /// The error of a server that sends a file from its beginning when it is asked for a range.
 fn whole_file() -> HttpError {
     // There is no use in asking again.
-    let text = "the server sends the whole file when it is asked for a part of it (range request): it cannot \
-                        show a chain, whose files are fetched in parts; take one that can, such as nginx or Caddy";
+    let text = "the server sends the whole file for a range request, so it cannot serve a chain, \
+                whose files are downloaded in parts; use a server that supports range requests, \
+                such as nginx or Caddy";
     let error = io::Error::new(io::ErrorKind::Unsupported, text);
     HttpError::new(HttpErrorKind::Unknown, error)
 }
@@ -437,7 +438,7 @@ fn word(answer: &[u8]) -> Result<String, HttpError> {
     if text.iter().all(u8::is_ascii_graphic) && !text.is_empty() {
         return Ok(String::from_utf8_lossy(text).into_owned());
     }
-    let words = "it answers with something of its own, such as a login page";
+    let words = "it answers with a page of its own, such as a login page";
     let refusal = Refusal::new(Meaning::NotGiven, words);
     Err(HttpError::new(HttpErrorKind::Decode, refusal))
 }

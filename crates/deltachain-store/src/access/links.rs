@@ -15,8 +15,8 @@ use deltachain::{Error, Result};
 /// USAGE if it does not, or if the directory belongs to something else; IO.
 pub(crate) fn check_links(directory: &Path) -> Result<()> {
     if directory.join(MARKER).exists() {
-        let message =
-            "this directory is kept by a subscriber, or for other work: give the chain another one";
+        let message = "this directory is managed by a follower or by another command: choose \
+                       another one for the chain";
         return Err(Error::usage(message).in_file(directory));
     }
     check_links_by(directory, |from, to| fs::hard_link(from, to))
@@ -43,8 +43,8 @@ fn check_links_by(directory: &Path, link: impl Fn(&Path, &Path) -> io::Result<()
         return Err(Error::io("making a hard link", error).in_file(directory));
     }
     let text = format!(
-        "this file system makes no hard links ({error}): two publishers could make the same \
-        version; use another one, or a bucket"
+        "this file system does not support hard links ({error}), so two publishers could both \
+         publish the same version: use another file system, or a bucket"
     );
     Err(Error::usage(text).in_file(directory))
 }
@@ -112,7 +112,10 @@ mod tests {
         for errno in [Errno::PERM, Errno::OPNOTSUPP, Errno::MLINK, Errno::NOSYS] {
             let error = failure(errno);
             assert_eq!(error.class(), ErrorClass::Usage, "{error}");
-            assert!(error.message().contains("makes no hard links"), "{error}");
+            assert!(
+                error.message().contains("does not support hard links"),
+                "{error}"
+            );
         }
         for errno in [
             Errno::NOSPC,
@@ -123,7 +126,10 @@ mod tests {
         ] {
             let error = failure(errno);
             assert_eq!(error.class(), ErrorClass::Io, "{error}");
-            assert!(!format!("{error:#}").contains("makes no"), "{error:#}");
+            assert!(
+                !format!("{error:#}").contains("does not support hard links"),
+                "{error:#}"
+            );
         }
         assert!(failure(Errno::NOSPC).advice().contains("inodes"));
         // A request that was done, and was sent again.

@@ -51,7 +51,7 @@ impl Pages {
             let token = seen.hasher.hash_one(token);
             if !seen.tokens.insert(token) {
                 let page = seen.pages;
-                return Err(format!("page {page} is one that has been listed before"));
+                return Err(format!("page {page} was listed before"));
             }
         }
         let names = seen.names.len() as u64;
@@ -69,7 +69,7 @@ impl Pages {
         let mut seen = self.0.borrow_mut();
         seen.listed += 1;
         if seen.listed > MOST_NAMES {
-            return Err(format!("it has more than {MOST_NAMES} names"));
+            return Err(format!("the list has more than {MOST_NAMES} names"));
         }
         let name = seen.hasher.hash_one(name);
         seen.names.insert(name);
@@ -103,7 +103,7 @@ mod tests {
         pages.add_page(&page(1)).unwrap();
         pages.add_page(&page(2)).unwrap();
         let why = pages.add_page(&page(1)).unwrap_err();
-        assert!(why.contains("page 4 is one that has been"), "{why}");
+        assert!(why.contains("page 4 was listed before"), "{why}");
         let azure = Pages::default();
         azure.add_page("comp=list&marker=m").unwrap();
         assert!(azure.add_page("marker=m&comp=list").is_err());

@@ -1,5 +1,5 @@
-//! Retries of the parts of an upload. The `object_store` crate asks a policy after each request of a
-//! part that failed. A retry is signed anew, with the credentials that are valid then.
+//! Retries of the parts of an upload. The `object_store` crate asks a policy after each request of
+//! a part that failed. A retry is signed anew, with the credentials that are valid then.
 #![cfg_attr(
     not(any(feature = "s3", feature = "gs", feature = "az")),
     allow(dead_code, reason = "nothing is uploaded to a web server")

@@ -119,12 +119,14 @@ impl Meaning {
             Self::Credentials => (
                 denied,
                 "the store refuses these credentials, or a permission is missing",
-                "check credentials and permissions: reading needs get and list, publishing put, prune delete as well",
+                "check credentials and permissions: reading needs get and list, publishing put, \
+                 prune delete as well",
             ),
             Self::Expired => (
                 denied,
                 "the credentials have expired",
-                "get new ones; what runs for long takes them from the machine's service, or from a function in Python",
+                "get new ones; for long runs, use the machine's credential service, or a function \
+                 in Python",
             ),
             Self::NoCredentials => (denied, "no credentials found for", GIVE_CREDENTIALS),
             Self::NotGiven => (
@@ -140,7 +142,8 @@ impl Meaning {
             ),
             Self::Clock => (
                 denied,
-                "this machine's clock is not the store's, which therefore refuses the request",
+                "this machine's clock differs from the store's, which therefore refuses the \
+                 request",
                 "set the clock of this machine",
             ),
             Self::Region => (
@@ -151,19 +154,22 @@ impl Meaning {
             Self::Bucket => (ErrorKind::NotFound, "there is no such bucket", PLAIN.bucket),
             Self::Condition => (
                 ErrorKind::Unsupported,
-                "this store cannot put an object on the condition that its name is free (If-None-Match): two \
-                 publishers could both make the same version, so nothing can be published here",
-                "publish to another store: this one can only be followed, from a copy that other programs make",
+                "this store cannot put an object on the condition that its name is free \
+                 (If-None-Match): two publishers could both make the same version, so nothing can \
+                 be published here",
+                "publish to another store: this one can only hold a copy that other programs make, \
+                 for followers",
             ),
             Self::Operation => (
                 ErrorKind::Unsupported,
-                "this store does not have the operation",
-                "`deltachain doctor URL` tries what the store can do; choose another one",
+                "this store does not support the operation",
+                "`deltachain doctor URL` tests what the store supports; choose another store",
             ),
             Self::Request => (
                 ErrorKind::InvalidInput,
                 "the store refuses the request",
-                "check the URL and the settings of the store; the message has the store's own words",
+                "check the URL and the settings of the store; the message has the store's own \
+                 words",
             ),
             Self::Certificate => (
                 ErrorKind::InvalidInput,
@@ -178,13 +184,12 @@ impl Meaning {
             Self::Endless => (
                 ErrorKind::InvalidData,
                 "the store's list does not end",
-                "check that the address is that of a store, and what stands between; \
-                 `deltachain doctor URL` tries lists",
+                "check that the address is that of a store, and anything in front of it, such as a \
+                 proxy; `deltachain doctor URL` tests lists",
             ),
             Self::Page => (
                 ErrorKind::InvalidData,
-                "the web server sends a page of its own in place of files that do not exist, \
-                 or of all",
+                "the web server sends a page of its own in place of missing files, or of all files",
                 "check the URL, and let the server answer 404 for missing files \
                  (nginx: try_files $uri =404), without Content-Encoding or a login page",
             ),

@@ -175,7 +175,7 @@ fn refuse_credentials(options: &StoreOptions) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(
-        "only S3 takes credentials of the caller's own; give settings",
+        "only S3 stores support a function for credentials; give settings",
     ))
 }
 
@@ -556,9 +556,9 @@ fn check_profile(settings: &[(String, String)]) -> Result<()> {
     match find("profile") {
         Some(profile) if S3_CREDENTIALS.iter().all(|key| find(key).is_none()) => {
             Err(Error::usage(format!(
-                "AWS_PROFILE is {profile}, but profiles (single sign-on among them) are not read: set AWS_ACCESS_KEY_ID \
-             and so on, as `aws configure export-credentials --profile {profile} --format env` prints them, or unset \
-             AWS_PROFILE"
+                "AWS_PROFILE is {profile}, but profiles (single sign-on among them) are not read: \
+                 set AWS_ACCESS_KEY_ID and so on, as `aws configure export-credentials --profile \
+                 {profile} --format env` prints them, or unset AWS_PROFILE"
             )))
         }
         _ => Ok(()),

@@ -106,7 +106,7 @@ pub(crate) fn time_limit(settings: &[(String, String)]) -> Result<Duration> {
     if seconds > 0.0 && seconds <= LONGEST_TIMEOUT {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        let text = format!("the setting {TIMEOUT:?} is a number of seconds, up to one day");
+        let text = format!("the setting {TIMEOUT:?} must be a number of seconds, up to one day");
         Err(Error::usage(text))
     }
 }
@@ -229,7 +229,7 @@ impl<C: Texts + Debug + Send + Sync + 'static> CredentialProvider for Limited<C>
         let error = match timeout(self.limit, asked).await {
             Ok(Ok(Ok(given))) => return self.check_texts(given),
             Ok(Ok(Err(error))) => self.failed(&error),
-            Ok(Err(_)) => self.refused(self.not_given(), "its answer makes no sense"),
+            Ok(Err(_)) => self.refused(self.not_given(), "its answer has no usable credentials"),
             Err(_) => self.too_late(),
         };
         // A token is replaced while the program runs. The reason may be the file.

@@ -28,9 +28,10 @@ pub(crate) struct KnownSettings {
 pub(crate) const S3: KnownSettings = KnownSettings {
     kind: "S3",
     usual: "region, endpoint, access_key_id, secret_access_key, session_token, skip_signature, \
-            virtual_hosted_style_request, allow_http, request_payer, server_side_encryption, sse_kms_key_id, \
-            checksum_algorithm, role_arn, web_identity_token_file, credentials_timeout, user_agent, \
-            proxy_url, proxy_ca_certificate, allow_invalid_certificates",
+            virtual_hosted_style_request, allow_http, request_payer, server_side_encryption, \
+            sse_kms_key_id, checksum_algorithm, role_arn, web_identity_token_file, \
+            credentials_timeout, user_agent, proxy_url, proxy_ca_certificate, \
+            allow_invalid_certificates",
     words: &StoreWords {
         credentials: Some(
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are \
@@ -44,7 +45,7 @@ pub(crate) const S3: KnownSettings = KnownSettings {
         ),
         region: "set AWS_REGION to the bucket's region (the answer may name it), or \
             AWS_ENDPOINT_URL to its address",
-        bucket: "check the URL and AWS_ENDPOINT_URL, or make the bucket: deltachain makes none",
+        bucket: "check the URL and AWS_ENDPOINT_URL, or create the bucket: deltachain creates none",
         certificate: "check the name in the URL; AWS_CA_BUNDLE or SSL_CERT_FILE names a file \
             with your own authority's certificate",
     },
@@ -91,8 +92,8 @@ pub(crate) const GOOGLE: KnownSettings = KnownSettings {
             public bucket storage_options={'skip_signature': 'true'}",
         ),
         region: "check the name of the bucket, and GOOGLE_BASE_URL if it is set",
-        bucket: "check the URL, and GOOGLE_BASE_URL if it is set, or make the bucket: deltachain \
-            makes none",
+        bucket: "check the URL, and GOOGLE_BASE_URL if it is set, or create the bucket: deltachain \
+                 creates none",
         certificate: PLAIN.certificate,
     },
     others: &[
@@ -128,8 +129,8 @@ pub(crate) const AZURE: KnownSettings = KnownSettings {
             storage_options={'skip_signature': 'true'}",
         ),
         region: "check the name of the account, and AZURE_STORAGE_ENDPOINT if it is set",
-        bucket: "check the container in the URL and the name of the account, or make the \
-            container: deltachain makes none",
+        bucket: "check the container in the URL and the name of the account, or create the \
+                 container: deltachain creates none",
         certificate: PLAIN.certificate,
     },
     others: &[
@@ -144,8 +145,8 @@ pub(crate) const AZURE: KnownSettings = KnownSettings {
 #[cfg(feature = "http")]
 pub(crate) const WEB: KnownSettings = KnownSettings {
     kind: "web server",
-    usual: "allow_http, user_agent, proxy_url, proxy_ca_certificate, allow_invalid_certificates, http1_only, \
-            http2_only",
+    usual: "allow_http, user_agent, proxy_url, proxy_ca_certificate, allow_invalid_certificates, \
+            http1_only, http2_only",
     words: &PLAIN,
     others: &[
         ("client_kwargs", "user_agent, proxy_url and so on"),
@@ -191,7 +192,7 @@ fn read_variable(key: &str, variable: &str) -> Result<String> {
     match env::var(variable) {
         Ok(value) if value.is_empty() => Err(refused("this variable is empty")),
         Ok(value) => Ok(value),
-        Err(VarError::NotPresent) => Err(refused("there is no such variable")),
+        Err(VarError::NotPresent) => Err(refused("this variable is not set")),
         Err(VarError::NotUnicode(_)) => Err(refused("its value is not UTF-8")),
     }
 }
@@ -261,12 +262,12 @@ pub(crate) fn check_value(key: &str, value: &str) -> Result<()> {
 pub(crate) fn check_text(name: &str, value: &str) -> Result<()> {
     if value.ends_with(['\n', '\r']) {
         return Err(Error::usage(format!(
-            "{name} ends with a newline: take it away (a file often ends so)"
+            "{name} ends with a newline: remove it (files often end with one)"
         )));
     }
     match value.chars().find(|c| !matches!(c, ' '..='~')) {
         Some(c) => Err(Error::usage(format!(
-            "{name} has the character {c:?}, which cannot be in it"
+            "{name} has the character {c:?}, which is not allowed in it"
         ))),
         None => Ok(()),
     }

@@ -86,8 +86,9 @@ pub(crate) fn service_of_s3(settings: &Settings) -> Result<Option<Service>> {
         let endpoint = match find(Key::StsEndpoint) {
             Some(endpoint) if !endpoint.value.starts_with("https://") => {
                 let name = endpoint.name;
-                let text =
-                    format!("{name} is not an address with https://: a token is sent nowhere else");
+                let text = format!(
+                    "{name} is not an address with https://: tokens are sent only over TLS"
+                );
                 return Err(Error::usage(text));
             }
             Some(endpoint) => endpoint.value.to_owned(),
@@ -125,8 +126,9 @@ pub(crate) fn service_of_s3(settings: &Settings) -> Result<Option<Service>> {
     let address = endpoint
         .as_ref()
         .map_or("http://169.254.169.254", |endpoint| endpoint.value);
-    let what =
-        format!("AWS_ACCESS_KEY_ID is not set, and the metadata service {address} gives none");
+    let what = format!(
+        "AWS_ACCESS_KEY_ID is not set, and the metadata service {address} gives no credentials"
+    );
     Ok(Some(Service {
         is_configured: false,
         works_without_token: is_true(settings, Key::ImdsV1Fallback),
@@ -142,7 +144,7 @@ const METADATA_DISABLED: &str = "aws_ec2_metadata_disabled";
 pub(crate) const METADATA_ENDPOINT: &str = "aws_ec2_metadata_service_endpoint";
 
 fn half(set: &Found<'_>, missing: &str) -> Error {
-    Error::usage(format!("{} is set, and {missing} is not", set.name))
+    Error::usage(format!("{} is set, but {missing} is not", set.name))
 }
 
 /// The service that Google's store asks; `None` if a token is given, or requests are not signed.
@@ -175,7 +177,7 @@ pub(crate) fn service_of_google(settings: &Settings) -> Option<Service> {
         return Some(Service::configured(what));
     }
     let what = "GOOGLE_APPLICATION_CREDENTIALS is not set, and the metadata service \
-                metadata.google.internal gives none";
+                metadata.google.internal gives no credentials";
     Some(Service {
         is_configured: false,
         ..Service::configured(what)
@@ -247,7 +249,7 @@ pub(crate) fn service_of_azure(settings: &Settings, url: &url::Url) -> Result<Op
         return Ok(Some(Service::configured(what)));
     }
     let what = "AZURE_STORAGE_ACCOUNT_KEY is not set, and the metadata service \
-                http://169.254.169.254 gives none";
+                http://169.254.169.254 gives no credentials";
     Ok(Some(Service {
         is_configured: false,
         ..Service::configured(what)

@@ -526,7 +526,7 @@ impl Store {
         let head = self.retry(async || if_found(self.opened.objects.head(&path).await));
         let head = self
             .block_on(head)
-            .map_err(|error| self.failed("looking at", &error, Some(name)))?;
+            .map_err(|error| self.failed("examining", &error, Some(name)))?;
         Ok(head.map(|meta| StoredObject {
             name,
             size: meta.size,

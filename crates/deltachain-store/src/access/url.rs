@@ -16,8 +16,9 @@ use crate::access::options::StoreOptions;
 const FOREIGN: [(&str, &str); 4] = [
     (
         "hf",
-        "write s3://NAME/PREFIX for hf://buckets/ORG/NAME/PREFIX, with AWS_ENDPOINT_URL=https://s3.hf.co/ORG and keys \
-         of Hugging Face for its buckets (docs/operating.md); a repository of models cannot hold a chain",
+        "write s3://NAME/PREFIX for hf://buckets/ORG/NAME/PREFIX, with \
+         AWS_ENDPOINT_URL=https://s3.hf.co/ORG and keys of Hugging Face for its buckets \
+         (docs/operating.md); a repository of models cannot hold a chain",
     ),
     (
         "r2",
@@ -27,8 +28,9 @@ const FOREIGN: [(&str, &str); 4] = [
     ("cos", NO_CONDITION),
 ];
 
-const NO_CONDITION: &str = "write s3://BUCKET/PREFIX with AWS_ENDPOINT_URL to follow a chain that was copied there; \
-                            nothing can be published there, since this store does not know If-None-Match";
+const NO_CONDITION: &str = "write s3://BUCKET/PREFIX with AWS_ENDPOINT_URL to follow a chain that \
+                            was copied there; nothing can be published there, since this store \
+                            does not know If-None-Match";
 
 /// `is_awaited`: whether the directory may be missing, and come later.
 pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> Result<OpenStore> {
@@ -36,11 +38,13 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
     if let Some(directory) = directory_of(text) {
         if let Some((key, _)) = options.settings.first() {
             return Err(usage(format!(
-                "a directory has no settings of a store, such as {key:?}"
+                "the chain is in a directory, which has no settings of a store, such as {key:?}"
             )));
         }
         if options.credentials.is_some() {
-            return Err(usage("a directory takes no credentials".to_owned()));
+            return Err(usage(
+                "the chain is in a directory, which needs no credentials".to_owned(),
+            ));
         }
         let (objects, prefix) = if directory.is_dir() {
             (
@@ -57,7 +61,7 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
         } else {
             find_dangling(&directory)?;
             return Err(usage(
-                "there is no such directory: check the path, or make it with a new chain by \
+                "there is no such directory: check the path, or create it and a new chain with \
                  `deltachain init`"
                     .to_owned(),
             ));

@@ -1,4 +1,4 @@
-//! Other files that a publisher leaves out, by patterns of their names.
+//! Patterns for the other files that a publisher leaves out.
 
 use deltachain::{Error, Result};
 use globset::{Glob, GlobMatcher};
@@ -7,7 +7,7 @@ use globset::{Glob, GlobMatcher};
 #[derive(Debug)]
 pub(crate) struct Excluded {
     patterns: Vec<GlobMatcher>,
-    /// Which of them have fitted a name.
+    /// True for each pattern that has matched a name.
     have_fitted: Vec<bool>,
 }
 
@@ -27,7 +27,7 @@ impl Excluded {
         })
     }
 
-    /// The first pattern that a name fits.
+    /// Returns the first pattern that matches a name.
     pub(crate) fn pattern_of(&mut self, name: &str) -> Option<String> {
         let mut first = None;
         for (pattern, has_fitted) in self.patterns.iter().zip(&mut self.have_fitted) {
@@ -39,7 +39,7 @@ impl Excluded {
         first
     }
 
-    /// The patterns that no name has fitted.
+    /// Returns the patterns that have matched no name.
     pub(crate) fn unused(&self) -> Vec<String> {
         let all = self.patterns.iter().zip(&self.have_fitted);
         all.filter(|(_, has_fitted)| !**has_fitted)

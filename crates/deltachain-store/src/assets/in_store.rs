@@ -24,18 +24,18 @@ use crate::directory::names::make_place;
 use crate::directory::unfinished;
 use crate::observer::{InPhase, Observer, Phase};
 
-/// The ways to publish fewer other files.
+/// Advice on publishing fewer other files.
 pub(crate) const LEAVE_OUT: &str = "--exclude PATTERN leaves files out, --no-assets all of them; \
                                     in Python Like(exclude=) and Like(other_files=False)";
 
-/// Stores the other files of a model directory and its folders, and returns them as a commit names
-/// them, ascending by name. Assets in `known` are in the store already. The observer learns which
+/// Stores the other files of a model directory and its folders, and returns them as the assets of a
+/// commit, ascending by name. Assets in `known` are in the store already. The observer learns which
 /// files are left out: files of trainers, files that match a pattern of `exclude`, and files that
-/// cannot be assets (R-LAY-02). Temporary copies are in `scratch`.
+/// cannot be assets (R-LAY-02). Temporary copies are made in `scratch`.
 ///
 /// # Errors
 /// USAGE if there are more than a commit can name, or a pattern would leave tensors out; IO, also
-/// if one changes while it is read; the observer's.
+/// if a file changes while it is read; the observer's error.
 pub(crate) fn store_assets(
     store: &Store,
     state: &SafetensorsState,
@@ -51,7 +51,10 @@ pub(crate) fn store_assets(
     let FoundFiles { taken, left } = candidates(state, &mut excluded)?;
     let unused = excluded.unused();
     if !unused.is_empty() {
-        observer.remark(&format!("no file is left out by {}", unused.join(", ")));
+        observer.remark(&format!(
+            "no file to leave out matches {}",
+            unused.join(", ")
+        ));
     }
     if !left.is_empty() {
         observer.remark(&format!("not published: {}", list(&left)));
@@ -83,13 +86,13 @@ fn candidates(state: &SafetensorsState, excluded: &mut Excluded) -> Result<Found
             .in_file(state.path()));
         }
     }
-    // A folder of training state is named once.
+    // Each folder of training state is reported once.
     let mut skipped = BTreeSet::new();
     let is_skipped = |name: &str| {
         if own.contains(name) {
             return true;
         }
-        // A pattern for what is left out anyway is no slip.
+        // A pattern counts as used even if it only matches files that are left out anyway.
         let pattern = excluded.pattern_of(name);
         let by_pattern = pattern.map(|pattern| format!("{name} (left out by {pattern:?})"));
         let Some(left) = training_state(name).or(by_pattern) else {
@@ -110,8 +113,8 @@ fn candidates(state: &SafetensorsState, excluded: &mut Excluded) -> Result<Found
     Ok(found)
 }
 
-/// Some file systems take names for the same that differ in their form of Unicode only, such as é
-/// in one character and in two. Followers there would get one file for two.
+/// Refuses two names that differ only in their Unicode form, such as é as one character and as two.
+/// Some file systems treat them as one name, so followers there would get one file instead of two.
 fn check_forms<'a>(names: impl Iterator<Item = &'a String>) -> Result<()> {
     let composed = ComposingNormalizerBorrowed::new_nfc();
     let mut forms = BTreeMap::new();
@@ -121,7 +124,8 @@ fn check_forms<'a>(names: impl Iterator<Item = &'a String>) -> Result<()> {
         let other = forms.entry(form).or_insert_with(|| name.clone());
         if *other != name {
             return Err(Error::usage(format!(
-                "two names are {name:?}, in two forms of Unicode: rename or remove one of them"
+                "two files have the name {name:?}, in two forms of Unicode: rename or remove one \
+                 of them"
             )));
         }
     }
@@ -145,8 +149,8 @@ fn store_asset(
     if known.contains(&file) || store.find(asset.object_name())?.is_some_and(is_there) {
         return Ok(asset);
     }
-    // A copy, so that the stored bytes are the hashed bytes, even if another process writes to the
-    // file meanwhile.
+    // Uploads a copy, so that the stored bytes are the hashed bytes, even if another process writes
+    // to the file meanwhile.
     let mut copied = unfinished::file(scratch).map_err(failed_with("copying", path))?;
     let uploading = InPhase::begin(observer, Phase::Upload, file.size);
     if copy(path, copied.as_file_mut(), &())? != file {
@@ -157,8 +161,8 @@ fn store_asset(
     Ok(asset)
 }
 
-/// Copies a file, and gives its digest and size. No more is read than an asset can have, and
-/// nothing of one that is written meanwhile counts.
+/// Copies a file and returns its digest and size. Reads at most one byte more than an asset can
+/// have, and fails if the file changes meanwhile.
 fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<FileReference> {
     let source = FileSource::open(from)?;
     let mut file = source.file().take(Asset::MOST_BYTES + 1);
@@ -182,13 +186,13 @@ fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<File
     }
 }
 
-/// Puts the assets of a version into its directory; all of them have reached the disk then. The
-/// assets that the directory of the version before has become second names for the same files; the
-/// others are fetched. Gives the bytes that were fetched.
+/// Puts the assets of a version into its directory, and syncs their contents to disk. Assets that
+/// the directory of the previous version, `before`, contains become hard links to these files, or
+/// copies; the others are downloaded. Returns the number of downloaded bytes.
 ///
 /// # Errors
-/// R-CHN-15, R-CHN-16; USAGE if files of tensors lie in a folder that has the name of an asset; IO;
-/// the observer's.
+/// R-CHN-15, R-CHN-16; USAGE if a folder with tensor files has the name of an asset; IO; the
+/// observer's error.
 pub(crate) fn take_assets(
     stores: &FileStores,
     assets: &[Asset],
@@ -210,13 +214,13 @@ pub(crate) fn take_assets(
     let bytes = missing.iter().map(|asset| asset.file.size).sum();
     let downloading = InPhase::begin(observer, Phase::Download, bytes);
     let fetched = stream::iter(missing).map(|asset| fetch(stores, asset, to, &downloading));
-    // In their order, so that the first that fails is the same each time.
+    // The order is kept, so that the first failure is the same each time.
     let store = &stores.url;
     store.block_on(fetched.buffered(store.options.parallel).try_collect::<()>())?;
     Ok(bytes)
 }
 
-/// Whether a file is this asset. One that cannot be read is not.
+/// Returns true if a file is this asset; false if it cannot be read.
 fn is_asset(path: &Path, asset: &Asset) -> bool {
     let is_there = fs::symlink_metadata(path)
         .is_ok_and(|found| found.is_file() && found.len() == asset.file.size);

@@ -1,4 +1,4 @@
-//! Files of a version that hold no tensors: which they are, storing them, downloading them.
+//! Files of a version that hold no tensors: finding, storing and downloading them.
 
 pub(crate) mod excluded;
 pub(crate) mod in_store;

@@ -1,5 +1,5 @@
 //! The files of a model's directory that hold no tensors, such as configuration and tokenizer, and
-//! where a subscriber takes them from.
+//! the source from which a subscriber takes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,25 +13,25 @@ use crate::directory::names::make_place;
 use crate::fetching::cache::hashed;
 use crate::observer::Observer;
 
-/// Source of the other files of every version: configuration, tokenizer.
+/// Source of the other files of every version, such as configuration and tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum OtherFiles {
     /// From the chain: they are the assets of the version.
     #[default]
     Assets,
     /// This directory. The follower may create hard links to its files, so replace files instead of
-    /// changing them. The next [`prepare`](crate::Follower::prepare) takes replaced files, also for
-    /// the version that is held. Files in folders are taken, too, except for files that
-    /// [`ModelListing`] leaves out and unreadable files, which are reported to the observer.
+    /// changing them. The next [`prepare`](crate::Follower::prepare) uses the replaced files, even
+    /// if the version stays the same. Files in folders are included. Files that [`ModelListing`]
+    /// leaves out and unreadable files are skipped and reported to the observer.
     Directory(PathBuf),
-    /// From nowhere.
+    /// No source: versions have no other files.
     None,
 }
 
 /// Maximum number of names in a message.
 const SHOWN: usize = 50;
 
-/// Makes a directory of the files of a model that hold the tensors.
+/// Creates a directory with the files of a model that hold or name its tensors.
 ///
 /// # Errors
 /// IO.
@@ -45,11 +45,11 @@ pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
 }
 
 /// Puts the other files of the directory `from` and of its folders into the directory `to`, except
-/// for hidden files, safetensors files and their indexes. The observer learns which files cannot be
-/// taken or are left out.
+/// for hidden files, safetensors files and their indexes. The observer learns which files are left
+/// out or cannot be used.
 ///
 /// # Errors
-/// USAGE if files of tensors lie in a folder that has the name of a file; IO.
+/// USAGE if a folder with tensor files has the name of one of the files; IO.
 pub(crate) fn take_other_files(from: &Path, to: &Path, observer: &dyn Observer) -> Result<()> {
     let FoundFiles { taken, left } = other_files(from)?;
     if !left.is_empty() {
@@ -65,12 +65,12 @@ pub(crate) fn take_other_files(from: &Path, to: &Path, observer: &dyn Observer) 
     Ok(())
 }
 
-/// Names in a sentence.
+/// Joins names for a sentence.
 pub(crate) fn list(names: &[String]) -> String {
     list_of(names, SHOWN)
 }
 
-/// Names in a sentence, with at most `most` of them.
+/// Joins at most `most` names for a sentence, and counts the rest.
 pub(crate) fn list_of(names: &[String], most: usize) -> String {
     let shown = names[..names.len().min(most)].join(", ");
     if names.len() > most {
@@ -80,8 +80,8 @@ pub(crate) fn list_of(names: &[String], most: usize) -> String {
     }
 }
 
-/// Whether a model with this layout, which has these files in a directory, has just the other files
-/// of the directory `from`.
+/// Returns true if the other files of a model are exactly the other files of the directory `from`.
+/// `files` are all files in the model's directory.
 ///
 /// # Errors
 /// IO.
@@ -107,7 +107,7 @@ fn has_same_content(left: &Path, right: &Path) -> io::Result<bool> {
     if fs::metadata(left)?.len() != fs::metadata(right)?.len() {
         return Ok(false);
     }
-    // Second names for one file are the usual case.
+    // Usually both are hard links to one file.
     if is_same_file(left, right) {
         return Ok(true);
     }
@@ -116,15 +116,15 @@ fn has_same_content(left: &Path, right: &Path) -> io::Result<bool> {
 
 /// The other files of a directory.
 pub(crate) struct FoundFiles {
-    /// The files that are taken, by name.
+    /// The files to use, by name.
     pub(crate) taken: BTreeMap<String, PathBuf>,
-    /// Remarks for the user about the rest.
+    /// Remarks for the user about the files that are left out.
     pub(crate) left: Vec<String>,
 }
 
 impl FoundFiles {
-    /// The files of a directory without those that are skipped, such as the model's, by their
-    /// names. `flaw` says why one is not taken.
+    /// Lists the files of a directory. `is_skipped` excludes names, such as those of the model's
+    /// files. `flaw` returns the reason why a file cannot be used.
     pub(crate) fn of(
         directory: &Path,
         mut is_skipped: impl FnMut(&str) -> bool,
@@ -163,10 +163,10 @@ fn other_files(directory: &Path) -> Result<FoundFiles> {
     FoundFiles::of(directory, is_model, |_, _| None)
 }
 
-/// A second name for a file where that can be, a copy elsewhere. Its content is then on the disk,
-/// but its name may not be.
+/// Creates a hard link to a file, or a copy where that is not possible. Syncs the content to disk,
+/// but not the name.
 pub(crate) fn second_name(from: &Path, to: &Path) -> io::Result<()> {
-    // Not a second name for a symbolic link, which may be a relative one.
+    // Symbolic links are resolved: a relative one would not work in another directory.
     let from = fs::canonicalize(from)?;
     if fs::hard_link(&from, to).is_err() {
         fs::copy(&from, to)?;
@@ -174,7 +174,7 @@ pub(crate) fn second_name(from: &Path, to: &Path) -> io::Result<()> {
     File::open(to)?.sync_all()
 }
 
-/// Makes the error for an operation, `what`, that failed with a file.
+/// Returns a function that makes an error of a failed operation, `what`, on a file.
 pub(crate) fn failed_with(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::io(what, error).in_file(path)
 }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::observer::Phase;
 
-    /// Records what it is told.
+    /// Records the remarks.
     #[derive(Default)]
     struct Remarks(Mutex<Vec<String>>);
 

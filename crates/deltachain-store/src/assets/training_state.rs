@@ -1,11 +1,12 @@
-//! Files that trainers save beside a model to go on with the training. No reader needs them, and
-//! they are often larger than the model.
+//! Files that trainers save beside a model to resume training. No reader needs them, and they are
+//! often larger than the model.
 
-/// Something at the top of a model's directory that a trainer saves to go on.
+/// A file or folder at the top of a model's directory that a trainer saves to resume training.
 struct SavedState {
-    /// Its name, with at most one `*`, which stands for any characters. A folder ends in `/`.
+    /// The name, with at most one `*`, which matches one or more characters. The name of a folder
+    /// ends in `/`.
     name: &'static str,
-    /// The reason that users are shown.
+    /// The reason for leaving it out, as users see it.
     what: &'static str,
 }
 
@@ -17,8 +18,8 @@ const VERL: &str = "training state of verl";
 const TORCHTUNE: &str = "training state of torchtune";
 const LEROBOT: &str = "training state of LeRobot";
 
-/// The names by the sources of the trainers, in November 2026. They are exact, so that a folder
-/// such as `scheduler/` of a diffusion pipeline stays.
+/// Names from the source code of the trainers, as of November 2026. They are exact, so that a
+/// folder such as `scheduler/` of a diffusion pipeline is published.
 const SAVED: &[SavedState] = &[
     // transformers 5.24, trainer.py: OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME,
     // TRAINER_STATE_NAME, TRAINING_ARGS_NAME, `_save_rng_state`, and user_content.pt of SageMaker.
@@ -30,8 +31,8 @@ const SAVED: &[SavedState] = &[
     row("trainer_state.json", TRANSFORMERS),
     row("training_args.bin", TRANSFORMERS),
     row("user_content.pt", TRANSFORMERS),
-    // accelerate 1.15, utils/constants.py and checkpointing.py: each with a number from the second
-    // on. Its folder of DeepSpeed is named in accelerator.py, `save_state`.
+    // accelerate 1.15, utils/constants.py and checkpointing.py: from the second file on, names have
+    // a number. The DeepSpeed folder is named in accelerator.py, `save_state`.
     row("optimizer.bin", ACCELERATE),
     row("optimizer_*.bin", ACCELERATE),
     row("scheduler.bin", ACCELERATE),
@@ -43,7 +44,7 @@ const SAVED: &[SavedState] = &[
     row("random_states_*.pkl", ACCELERATE),
     row("custom_checkpoint_*.pkl", ACCELERATE),
     row("pytorch_model/", ACCELERATE),
-    // accelerate 1.15, utils/fsdp_utils.py, which transformers calls, too.
+    // accelerate 1.15, utils/fsdp_utils.py, which transformers also calls.
     row("pytorch_model_fsdp.bin", FSDP),
     row("pytorch_model_fsdp_*.bin", FSDP),
     row("pytorch_model_fsdp_*/", FSDP),
@@ -85,8 +86,9 @@ impl SavedState {
     }
 }
 
-/// The part of a model's directory that a trainer saves to go on, and that this file belongs to:
-/// its name, with why it is left out in parentheses. `None` for all other files.
+/// Returns the training state that a file belongs to: the name of the file or folder at the top of
+/// the model's directory, with the reason for leaving it out in parentheses. `None` for all other
+/// files.
 pub(crate) fn training_state(file: &str) -> Option<String> {
     let top = match file.find('/') {
         Some(end) => &file[..=end],

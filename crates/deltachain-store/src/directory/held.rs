@@ -1,5 +1,5 @@
-//! The version that a directory or memory has, and `held.json`, where a follower's directory has
-//! it.
+//! The version that a directory or memory has, and `held.json`, its record in a follower's
+//! directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result, StateSums, StateTable};
 use serde::{Deserialize, Serialize};
 
-/// Advice about a version in a directory that is not as it was put there.
+/// Advice about a version in a directory that has been changed or damaged.
 pub(crate) const BUILD_AGAIN: &str = "run `pull` or `follow`, which build the version again";
 
-/// The version that a directory or memory has. For a directory, `held.json` has it.
+/// The version that a directory or memory has. For a directory, it is stored in `held.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -24,34 +24,33 @@ pub struct HeldVersion<D = PathBuf> {
     pub commit: Digest,
     /// Digest of the chain document's bytes.
     pub(crate) chain: Digest,
-    /// State digest of the whole version, also if only some shards or tensors are here.
+    /// State digest of the whole version, even if only some shards or tensors are held.
     pub state: Digest,
-    /// The commit's metadata: what was given when it was published, and hints of the format
+    /// The commit's metadata: the entries of its publisher, and hints of the format
     /// (`deltachain.*`).
     pub metadata: BTreeMap<String, String>,
     /// Number of shards of the version.
     pub(crate) of: usize,
-    /// Patterns of the tensors that have been taken; all if `None`.
+    /// Patterns of the selected tensors; all if `None`.
     pub(crate) taken: Option<Vec<String>>,
-    /// Whether the version's assets have been taken.
+    /// Whether the version's assets are included.
     pub(crate) assets: bool,
-    /// Commits that a user has allowed to be gone back to and that have been reached: none of them
-    /// is a way back any more.
+    /// Commits to which the user allowed a rollback and which have been reached. They allow no
+    /// further rollback.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) accepted: BTreeSet<Digest>,
-    /// The files of its model in a directory, with their lengths; in memory there are none.
+    /// The files of the model in the directory, with their lengths; empty for memory.
     pub(crate) files: BTreeMap<String, u64>,
-    /// The shards that are here, ascending by number.
+    /// The held shards, ascending by number.
     pub(crate) shards: Vec<ShardRecord>,
-    /// The directory of its files. Nothing for a version in memory.
+    /// The directory of its files; `()` for a version in memory.
     #[serde(skip)]
     pub directory: D,
     /// Level of proof that this is the version. A directory and the follower's own memory are
     /// hashed.
     #[serde(skip, default = "hashed")]
     pub proof: Proof,
-    /// The sums of each shard, as far as they are known; none except for memory that is changed in
-    /// place.
+    /// The sums of each shard, as far as they are known; empty unless memory is changed in place.
     #[serde(skip)]
     pub(crate) sums: Vec<StateSums>,
 }
@@ -60,24 +59,24 @@ fn hashed() -> Proof {
     Proof::Hashed
 }
 
-/// The record of a shard that is held.
+/// The record of a held shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ShardRecord {
     pub(crate) number: usize,
-    /// All of its tensors, taken or not.
+    /// All tensors of the shard, selected or not.
     #[serde(with = "crate::access::table")]
     pub(crate) table: StateTable,
-    /// Its own layout, which may differ from the directory's: a link's layout follows from the
-    /// layout of its base.
+    /// The layout of the shard, which may differ from the directory's: a link's layout follows from
+    /// the layout of its base.
     pub(crate) layout: String,
-    /// Whether it was proven when it was taken (SPEC section 25.2).
+    /// Whether the layout was proven when the shard was built (SPEC section 25.2).
     #[serde(default)]
     pub(crate) proven: bool,
 }
 
 impl<D> HeldVersion<D> {
-    /// The ID of the version, for the planner.
+    /// Returns the ID of the version, for the planner.
     pub(crate) fn held(&self) -> VersionId {
         VersionId {
             version: self.version,
@@ -86,8 +85,8 @@ impl<D> HeldVersion<D> {
         }
     }
 
-    /// Whether just these shards are here, and just the tensors that fit these patterns; all of
-    /// them if `None`.
+    /// Whether exactly these shards are held, with exactly the tensors of these patterns; `None`
+    /// stands for all.
     pub(crate) fn has_just(&self, shards: Option<&[usize]>, taken: Option<&[String]>) -> bool {
         let here = self.shards.iter().map(|shard| shard.number);
         self.taken.as_deref() == taken
@@ -105,10 +104,10 @@ impl HeldVersion {
         format!("{:020}-{}", self.version, &commit[..16])
     }
 
-    /// Reads the file.
+    /// Parses the content of `held.json`.
     ///
     /// # Errors
-    /// IO if it is not as [`to_bytes`](Self::to_bytes) writes it.
+    /// IO if it is damaged, or not the output of [`to_bytes`](Self::to_bytes).
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| {
             Error::unusable(format!("the record cannot be read: {error}"), BUILD_AGAIN)
@@ -122,7 +121,7 @@ impl HeldVersion {
         }
     }
 
-    /// The file's content.
+    /// Returns the content of `held.json`.
     ///
     /// # Errors
     /// USAGE if it cannot be written as JSON.
@@ -140,7 +139,7 @@ impl HeldVersion {
     }
 }
 
-/// The file: a record with the digest of its text, so that damage is noticed.
+/// Content of the file: a record with the digest of its text, so that damage is noticed.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SealedRecord<R> {
@@ -198,7 +197,7 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            // Another way to write the same is no damage.
+            // A flipped bit may lead to another spelling of the same record.
             assert!(
                 HeldVersion::parse(&damaged).map_or(true, |read| read == record),
                 "bit {bit}"

@@ -1,4 +1,4 @@
-//! Files that are locked, so that one process at a time works in a directory.
+//! Lock files, so that one process at a time works in a directory.
 
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
@@ -17,14 +17,14 @@ const A_MOMENT: Duration = Duration::from_secs(1);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The name of the file.
+/// Name of the lock file.
 pub(crate) const LOCK: &str = "lock";
 
 /// Opens a file to lock it, and creates it if it does not exist. Only a regular file is opened: a
 /// pipe would block forever, and a symbolic link may lead to a foreign file.
 ///
 /// # Errors
-/// IO, also if the path is something else.
+/// IO, also if the path is not a regular file.
 pub(crate) fn open_lock(path: &Path) -> Result<File> {
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         let text = "not a regular file, so it cannot be locked";
@@ -64,7 +64,8 @@ pub(crate) fn wait_for(lock: &File, directory: &Path, observer: &dyn Observer) -
         if waited > PATIENCE {
             let seconds = PATIENCE.as_secs();
             let text = format!(
-                "another process has locked this directory for more than {seconds} s, and may be stopped"
+                "another process has locked this directory for more than {seconds} s, and may be \
+                 suspended"
             );
             return Err(Error::in_use(text).in_file(directory));
         }

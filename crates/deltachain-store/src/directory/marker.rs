@@ -1,5 +1,5 @@
-//! The file `deltachain.directory` marks a directory that this program manages. A directory without
-//! it that is not empty is foreign, and is not touched.
+//! The file `deltachain.directory` marks a directory that this program manages. A directory that
+//! has no marker and is not empty is foreign, and is not touched.
 
 use std::fs;
 use std::path::Path;
@@ -14,11 +14,11 @@ pub(crate) use deltachain::files::MARKER;
 /// The purpose of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DirectoryKind {
-    /// It holds a model, and is kept at a version.
+    /// A model that a follower keeps at a version.
     Model,
-    /// It holds links that have been fetched.
+    /// A cache of downloaded links.
     Cache,
-    /// It holds something that is not finished.
+    /// Unfinished files.
     Unfinished,
 }
 
@@ -36,7 +36,7 @@ impl DirectoryKind {
     /// Whether a directory has the marker of this kind.
     ///
     /// # Errors
-    /// USAGE if it has another one, or something else of that name; IO.
+    /// USAGE if it has another marker, or something else of that name; IO.
     pub(crate) fn marks(self, directory: &Path) -> Result<bool> {
         let path = directory.join(MARKER);
         let found = if_there(fs::symlink_metadata(&path))

@@ -1,4 +1,4 @@
-//! Directories of this machine that the program keeps: how it recognises its own, what it may
+//! Directories on this machine that the program manages: how it recognises them, what it may
 //! remove, and the versions of a model in them.
 
 pub(crate) mod held;

@@ -2,17 +2,18 @@
 //! whole version in it:
 //!
 //! ```text
-//! deltachain.directory   says that the directory is kept by this program; written first
+//! deltachain.directory   marks the directory as managed; written first
 //! current                -> versions/VERSION-COMMIT/model: a symbolic link; renaming another one over it is the switch
 //! versions/              the versions
 //! cache/DIGEST.dcf       links
-//! trust.json             whom it trusts, and what it has seen, if only signed versions are taken
-//! lock                   held by the one process that writes here
-//! skip-N/                where a publisher keeps an older version: a directory of the same kind
+//! trust.json             trusted keys and newest signed head, if only signed versions are taken
+//! lock                   locked by the one process that writes here
+//! skip-N/                an older version that a publisher keeps: a directory of the same kind
 //! .tmp-deltachain-*      unfinished, removed when the directory is opened
 //! ```
 //!
-//! A directory with anything else in it is foreign, and so are other files beside these.
+//! A directory that has no marker and is not empty is foreign. In a managed directory, other files
+//! than these are foreign, and stay.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -36,18 +37,18 @@ use crate::there::if_there;
 pub(crate) const CURRENT: &str = "current";
 pub(crate) const VERSIONS: &str = "versions";
 const REMOVE_CURRENT: &str =
-    "remove it: `pull` and `follow` make the link again, and need `current` for themselves";
+    "remove it: `pull` and `follow` recreate the link, and need the name `current` for it";
 const CACHE: &str = "cache";
 
 /// A directory that is locked for this process.
 #[derive(Debug)]
 pub(crate) struct ModelDirectory {
     pub(crate) path: PathBuf,
-    /// Unlocked when it is closed.
+    /// Closing the file unlocks the directory.
     lock: File,
-    /// Foreign files that were in the places of our own when the directory was opened.
+    /// Foreign files with names like ours that were found when the directory was opened.
     foreign: Vec<PathBuf>,
-    /// The foreign files that the observer has been told of.
+    /// The foreign files that have been reported to the observer.
     told: Mutex<BTreeSet<PathBuf>>,
 }
 
@@ -63,12 +64,12 @@ impl ModelDirectory {
         let lock = open_lock(&path.join(LOCK))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => {
-                Error::in_use("another process keeps a model in this directory").in_file(path)
+                Error::in_use("another process manages this directory").in_file(path)
             }
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
         })?;
         make_real_directory(&path.join(VERSIONS))?;
-        let failed = |error| Error::io("removing what is unfinished", error).in_file(path);
+        let failed = |error| Error::io("removing unfinished files", error).in_file(path);
         let foreign = unfinished::remove(path).map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
@@ -88,14 +89,14 @@ impl ModelDirectory {
         })
     }
 
-    /// The directory of fetched files.
+    /// The directory of downloaded files.
     pub(crate) fn cache(&self) -> PathBuf {
         self.path.join(CACHE)
     }
 
-    /// Removes all versions except the target of `current`, and begins a new one. Returns the
-    /// directory of the new version, and the unfinished place that contains it. Foreign files stay,
-    /// and the observer learns of them.
+    /// Removes all versions except the target of `current`, and begins a new one. Returns an
+    /// unfinished directory, and in it the directory of the new version. Foreign files stay, and
+    /// are reported to the observer.
     ///
     /// # Errors
     /// IO, also if a symbolic link is in the place of one of our directories.
@@ -125,12 +126,12 @@ impl ModelDirectory {
         Ok((made, version))
     }
 
-    /// Tells the observer once of everything that stays because it is not ours.
+    /// Reports each foreign file that stays to the observer, once.
     fn tell(&self, foreign: Vec<PathBuf>, observer: &dyn Observer) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for path in foreign {
             let text = format!(
-                "{:?} is kept: this program may not have made it",
+                "{:?} is kept, because deltachain may not have made it",
                 path.to_string_lossy()
             );
             if told.insert(path) {
@@ -139,11 +140,10 @@ impl ModelDirectory {
         }
     }
 
-    /// Puts a version that has been made among the others. All files of its model have reached the
-    /// disk.
+    /// Moves a finished version to the others. All files of its model must be on disk already.
     ///
     /// # Errors
-    /// IO, also if its place is taken.
+    /// IO, also if all names for it are taken.
     pub(crate) fn complete(&self, made: &Path, held: HeldVersion) -> Result<HeldVersion> {
         let writing = |error| Error::io("writing", error).in_file(made);
         let mut held = HeldVersion {
@@ -153,16 +153,16 @@ impl ModelDirectory {
         write_own(made, RECORD, &held.to_bytes()?).map_err(writing)?;
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
-        // The version that `current` leads to may be this one, and be damaged or lack shards.
+        // `current` may lead to a directory of this version that is damaged or lacks shards.
         let is_free = |version: &PathBuf| fs::symlink_metadata(version).is_err();
         let version = version_names(&held.directory_name())
             .map(|name| versions.join(name))
             .find(is_free);
         let taken = || {
-            let text = "files of others are in the way of the new version, under all its names";
+            let text = "other files have all the names that the new version could have";
             Error::unusable(
                 text,
-                "move what this program has not made out of the directory",
+                "move the files that deltachain did not make out of the directory",
             )
         };
         let version = version.ok_or_else(|| taken().in_file(&versions))?;
@@ -173,10 +173,10 @@ impl ModelDirectory {
         Ok(held)
     }
 
-    /// Lets `current` lead to a version that is complete.
+    /// Points `current` to a complete version.
     ///
     /// # Errors
-    /// IO, also if the version is not there any more, or if `current` is not ours.
+    /// IO, also if the version has been removed, or if `current` is foreign.
     pub(crate) fn switch(&self, model: &Path) -> Result<()> {
         let current = self.path.join(CURRENT);
         let switching = |error| Error::io("switching", error).in_file(&current);
@@ -208,10 +208,11 @@ fn prepared_was_removed(model: &Path) -> Error {
     Error::unusable(text, "prepare the version again").in_file(model)
 }
 
-/// The version that `current` in a directory leads to, if any.
+/// Reads the record of the version that `current` in a directory leads to; `None` if there is no
+/// `current`.
 ///
 /// # Errors
-/// Whatever is wrong with it.
+/// IO, also if `current` is not a link to a version, or the record is damaged.
 pub(crate) fn current_in(directory: &Path) -> Result<Option<HeldVersion>> {
     let Some(name) = target_of_current(directory)? else {
         return Ok(None);
@@ -219,7 +220,7 @@ pub(crate) fn current_in(directory: &Path) -> Result<Option<HeldVersion>> {
     held_in(&directory.join(VERSIONS).join(name)).map(Some)
 }
 
-/// The name of the version's directory that `current` leads to.
+/// Returns the name of the version's directory that `current` leads to.
 pub(crate) fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
     let current = directory.join(CURRENT);
     let reading = |error| Error::io("reading", error).in_file(&current);
@@ -246,8 +247,8 @@ pub(crate) fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
     }
 }
 
-/// Refuses what another program has put in the place of `current`. Only a link that leads to where
-/// versions are is replaced.
+/// Refuses a `current` that another program has made. Only a link to a version in this directory
+/// may be replaced.
 fn check_current(directory: &Path) -> Result<()> {
     target_of_current(directory).map(drop)
 }

@@ -1,5 +1,5 @@
-//! The names that the program gives to what it makes in its directories. Nothing of another name is
-//! ever removed.
+//! Names of the files and directories that the program creates in its directories. It never removes
+//! anything with another name.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use deltachain::{Error, Result};
 
-/// The beginning of the names of unfinished things.
+/// Prefix of the names of unfinished files and directories.
 pub(crate) const UNFINISHED: &str = ".tmp-deltachain-";
-/// Number of random letters and digits that follow.
+/// Number of random letters and digits after the prefix.
 pub(crate) const RANDOM: usize = 12;
 
-/// Whether this is the name of something unfinished.
+/// Whether this is the name of an unfinished file or directory.
 pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     let rest = name.to_str().and_then(|name| name.strip_prefix(UNFINISHED));
     rest.is_some_and(|rest| {
@@ -21,7 +21,7 @@ pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     })
 }
 
-/// Whether this is the name of a link that has been fetched: `DIGEST.dcf`.
+/// Whether this is the name of a downloaded link: `DIGEST.dcf`.
 pub(crate) fn is_link(name: &OsStr) -> bool {
     name.to_str()
         .and_then(|name| name.strip_suffix(".dcf"))
@@ -31,8 +31,8 @@ pub(crate) fn is_link(name: &OsStr) -> bool {
 /// Maximum number of directories of one version at a time.
 const MAKINGS: usize = 10;
 
-/// The names that the directory of a version may have. The first is `name`; the others are used if
-/// something exists there, such as a damaged version that is still shown.
+/// Returns the names that the directory of a version may have. The first is `name`; the others are
+/// used if it is taken, for example by a damaged version that `current` still leads to.
 pub(crate) fn version_names(name: &str) -> impl Iterator<Item = String> {
     (0..MAKINGS).map(move |making| match making {
         0 => name.to_owned(),
@@ -63,12 +63,12 @@ fn is_hex(text: &str, digits: usize) -> bool {
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether there is a directory here, and not a link to one.
+/// Whether the path is a directory, and not a symbolic link to one.
 pub(crate) fn is_real_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// Whether there is a regular file here, and not a link to one.
+/// Whether the path is a regular file, and not a symbolic link to one.
 pub(crate) fn is_real_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
@@ -94,7 +94,8 @@ pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     }
 }
 
-/// The path of a file in a directory of the program. Creates the folders that contain it.
+/// Returns the path of a file in a directory of the program, and creates the folders that contain
+/// it.
 ///
 /// # Errors
 /// USAGE if a folder has this name; IO, also if a symbolic link is in the place of a folder.

@@ -14,11 +14,11 @@ use crate::there::if_there;
 /// Maximum number of names in a refusal.
 const SHOWN: usize = 5;
 
-/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker
-/// already. Nothing in it is touched.
+/// Makes a directory managed, with a marker. It may be missing, empty, or managed already. Nothing
+/// else in it is touched.
 ///
 /// # Errors
-/// USAGE if it is anything else, with some names of what lies there; IO.
+/// USAGE if it is any other directory, with the names of some of its entries; IO.
 pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
     let failed = |what| move |error| Error::io(what, error).in_file(directory);
     let entries = if_there(fs::read_dir(directory)).map_err(failed("opening a directory"))?;
@@ -35,8 +35,8 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
     if kind.marks(directory)? {
         return Ok(());
     }
-    // A process that creates the same directory right now has such a file in it, or was killed
-    // while it did.
+    // Another process may be creating the same directory, or was killed while it did, and leaves
+    // such a file.
     names.retain(|name| !names::is_unfinished(name));
     if !names.is_empty() {
         names.sort_unstable();
@@ -51,15 +51,15 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
             String::new()
         };
         let message = format!(
-            "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose an empty one. \
-             It contains {}{more}",
+            "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose \
+             an empty one. It contains {}{more}",
             shown.join(", ")
         );
         return Err(Error::usage(message).in_file(directory));
     }
     match write_own(directory, MARKER, kind.text().as_bytes()) {
-        // Another process that starts with the same directory may have the lock by then, and remove
-        // unfinished files. In that case it has written the marker before.
+        // Another process that opens the same directory may hold the lock by now, and remove
+        // unfinished files. In that case it has already written the marker.
         Err(error)
             if error.kind() == io::ErrorKind::NotFound && directory.join(MARKER).exists() =>
         {
@@ -69,13 +69,14 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
     }
 }
 
-/// Refuses a directory that lies in the directory of a chain, or is it. There it would become a
-/// part of the chain, or the chain a part of what is removed from it.
+/// Refuses a directory that is the directory of a chain, or lies in it. Its files would become part
+/// of the chain, or the chain would be among the files that are removed.
 ///
 /// # Errors
-/// USAGE; IO if the working directory cannot be found out.
+/// USAGE; IO if the working directory is unknown.
 pub(crate) fn check_outside(directory: &Path, chain: Option<&Path>) -> Result<()> {
-    let real = |path| resolved(path).map_err(|error| Error::io("looking at", error).in_file(path));
+    let real =
+        |path| resolved(path).map_err(|error| Error::io("resolving the path", error).in_file(path));
     let Some(chain) = chain else { return Ok(()) };
     if real(directory)?.starts_with(real(chain)?) {
         let text = format!(
@@ -101,8 +102,8 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(at)
 }
 
-/// Writes a file of the program's own, in the place of one that has its name. It appears as a
-/// whole, and has reached the disk when this returns.
+/// Writes a file of the program atomically, and replaces one of this name. Blocks until the file is
+/// on disk.
 pub(crate) fn write_own(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     replace(directory, name, content, true)
 }
@@ -123,7 +124,7 @@ pub(crate) fn replace(directory: &Path, name: &str, content: &[u8], sync: bool) 
     }
 }
 
-/// Lets the names in a directory reach the disk, where a directory can be opened.
+/// Syncs the names in a directory to disk, on systems where a directory can be opened.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     if cfg!(unix) {
         File::open(directory)?.sync_all()

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use deltachain::{Error, Result};
 
-/// Checks that this many bytes fit on the disk of this directory, before much work is done for
-/// nothing.
+/// Checks that this many bytes fit on the disk of a directory, before long work that would fail.
 ///
 /// # Errors
-/// IO if there is less room. A file system that does not tell is believed to have enough.
+/// IO if there is less room. A file system that does not report its free space counts as large
+/// enough.
 pub(crate) fn check_room(directory: &Path, needed: u64) -> Result<()> {
     check(needed, free(directory)).map_err(|error| error.in_file(directory))
 }
@@ -24,11 +24,11 @@ fn check(needed: u64, free: Option<u64>) -> Result<()> {
     }
 }
 
-/// Whether a directory is in the machine's memory: what lies there is taken from programs.
+/// Whether a directory is in the machine's memory, so that its files take memory from programs.
 pub(crate) fn is_in_memory(directory: &Path) -> bool {
     #[cfg(target_os = "linux")]
     {
-        /// tmpfs and ramfs.
+        /// Magic numbers of tmpfs and ramfs.
         const KINDS: [i128; 2] = [0x0102_1994, 0x8584_58f6];
         rustix::fs::statfs(directory).is_ok_and(|found| KINDS.contains(&i128::from(found.f_type)))
     }
@@ -42,7 +42,7 @@ pub(crate) fn is_in_memory(directory: &Path) -> bool {
 #[cfg(unix)]
 fn free(directory: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(directory).ok()?;
-    // Some file systems have no bounds, and say 0.
+    // Some file systems have no limit, and report 0 blocks.
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 

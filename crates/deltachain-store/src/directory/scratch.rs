@@ -17,8 +17,9 @@ use crate::observer::Observer;
 /// A directory for one run, which other users cannot read. Dropping this removes it with everything
 /// in it.
 ///
-/// It is in `deltachain-scratch-USER`, which is created on demand: `USER` is the number of the
-/// user. A process that creates a new one removes the directories of killed processes.
+/// It is in `deltachain-scratch-USER`, which is created on demand: `USER` is the user ID. Systems
+/// other than Unix have just `deltachain-scratch`. Creating a directory removes the directories of
+/// killed processes.
 #[derive(Debug)]
 pub struct Scratch {
     directory: UnfinishedDirectory,
@@ -27,16 +28,17 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one below `place`, or below the system's directory for temporary files.
+    /// Creates a directory below `place`, or below the system's directory for temporary files.
     ///
     /// # Errors
-    /// USAGE if the entry with our name there belongs to another user, is open to others, or is not
-    /// a directory, or if another process keeps it locked; IO; the observer's error, if it ends the
-    /// waiting for that process.
+    /// USAGE if `deltachain-scratch-USER` belongs to another user, is open to other users, or is
+    /// not a directory, or if another process keeps it locked; IO; the observer's error, if it ends
+    /// the waiting for that process.
     pub fn new(place: Option<&Path>, observer: &dyn Observer) -> Result<Self> {
         let private = private(&place.map_or_else(env::temp_dir, Path::to_owned))?;
         let failed = |error| Error::io("creating a temporary directory", error).in_file(&private);
-        // One at a time, so that no process removes a directory that another one is about to lock.
+        // One process at a time, so that none removes a directory that another process is about to
+        // lock.
         let guard = open_lock(&private.join(LOCK))?;
         wait_for(&guard, &private, observer)?;
         let dead = dead(&private).map_err(failed)?;
@@ -45,7 +47,7 @@ impl Scratch {
         lock.lock().map_err(failed)?;
         drop(guard);
         for (path, _lock) in dead {
-            // A directory that another run is removing at this moment goes anyway.
+            // Another run may be removing the directory at this moment.
             let _ = unfinished::remove_directory(&path);
         }
         Ok(Self {
@@ -60,7 +62,7 @@ impl Scratch {
     }
 }
 
-/// The directories, locked, that runs have left which have ended.
+/// Finds the directories that ended runs left behind, and locks them.
 fn dead(private: &Path) -> io::Result<Vec<(PathBuf, Option<File>)>> {
     let mut dead = Vec::new();
     for entry in fs::read_dir(private)? {
@@ -83,7 +85,7 @@ fn dead(private: &Path) -> io::Result<Vec<(PathBuf, Option<File>)>> {
     Ok(dead)
 }
 
-/// The directory of this user, which is made if it is not there.
+/// Returns the directory of this user, and creates it if it is missing.
 #[cfg(unix)]
 fn private(place: &Path) -> Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -110,8 +112,8 @@ fn private(place: &Path) -> Result<PathBuf> {
     .in_file(path))
 }
 
-/// The directory of this user, which is made if it is not there. The system's directory for
-/// temporary files is private here.
+/// Returns the directory of this user, and creates it if it is missing. The system's directory for
+/// temporary files is private on these systems.
 #[cfg(not(unix))]
 fn private(place: &Path) -> Result<PathBuf> {
     let path = place.join("deltachain-scratch");
@@ -146,8 +148,8 @@ mod tests {
         let first = Scratch::new(Some(place.path()), &()).unwrap();
         fs::write(first.path().join("f"), "in use").unwrap();
         let private = first.path().parent().unwrap().to_owned();
-        // Runs that were killed: early, late, and while they removed it. And something that is not
-        // ours.
+        // Directories of runs that were killed early, late, and while they removed the directory,
+        // and a directory that is not ours.
         for (name, files) in [
             ("a", &[][..]),
             ("b", &["deltachain.directory"]),

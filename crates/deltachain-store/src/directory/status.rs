@@ -1,5 +1,4 @@
-//! The status of a subscriber's directory: what it holds, for programs that want to know this
-//! without keeping it.
+//! The status of a subscriber's directory, for programs that do not manage it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,18 +19,17 @@ use crate::directory::trust_record::{SeenHead, TrustRecord};
 use crate::directory::versions::{files_of, held_if_there};
 use crate::there::if_there;
 
-/// The version that a subscriber's directory shows.
+/// The status of a subscriber's directory that holds a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DirectoryStatus {
-    /// The version, in the directory that `current` leads to.
+    /// The held version, whose files `current` leads to.
     pub(crate) held: HeldVersion,
-    /// When `current` was switched to it; `None` if the file system does not tell.
+    /// When `current` was switched to it; `None` if the file system does not record this.
     pub(crate) switched: Option<SystemTime>,
-    /// Names of its files that are missing or have another length than when they were made,
-    /// ascending. Their content is not read.
+    /// Names of its files that are missing or have another length than recorded, ascending. The
+    /// content of files is not read.
     pub(crate) missing: Vec<String>,
-    /// Whether only signed versions are taken, and what is known of that; `None` if every version
-    /// is.
+    /// The record of signatures; `None` if unsigned versions are accepted.
     pub(crate) trust: Option<TrustStatus>,
 }
 
@@ -39,35 +37,36 @@ pub(crate) struct DirectoryStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TrustStatus {
-    /// Whom it trusts: as the process says that keeps it now, or kept it last.
+    /// The trusted keys and the quorum that the process was given which manages the directory, or
+    /// did last.
     #[serde(flatten)]
     pub trust: Trust,
-    /// The newest signed head that has been met.
+    /// The newest signed head that was seen.
     pub(crate) seen: Option<SeenHead>,
-    /// The trusted keys that are known to have signed the version shown: none if it is older than
-    /// the trust.
+    /// The trusted keys that are known to have signed the held version; empty if the version was
+    /// built before the directory had trusted keys.
     pub signed_by: Vec<VerifierKey>,
-    /// The last plan's finding about a newer version: that it exists, but that not enough of the
-    /// trusted keys have signed it.
+    /// Message of the last plan about a newer version that too few of the trusted keys have signed.
     pub unsigned: Option<String>,
 }
 
 impl TrustStatus {
-    /// Why the version shown does not count as signed; `None` if it does. Until a signed one is
-    /// held, that is not healthy (SPEC section 23.3).
+    /// Returns the reason why the held version does not count as signed; `None` if it does. A
+    /// directory without a signed version is not healthy (SPEC section 23.3).
     pub fn problem(&self) -> Option<String> {
         let (by, quorum) = (self.signed_by.len(), self.trust.quorum());
         let text = || {
             format!(
-                "the version held is not known to be signed by the trusted keys ({by} of {quorum} signatures)"
+                "the held version is not known to be signed by the trusted keys ({by} of {quorum} \
+                 signatures)"
             )
         };
         (by < quorum).then(text)
     }
 }
 
-/// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed,
-/// and the directory may be kept by another process meanwhile.
+/// Reads the status of a subscriber's directory; `None` if it holds no version yet. Changes
+/// nothing, and another process may manage the directory meanwhile.
 ///
 /// # Errors
 /// USAGE if it is not a subscriber's directory; IO, also if its content is damaged.
@@ -96,7 +95,7 @@ pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStat
             .into_iter()
             .find(|signed| signed.commit == held.commit);
         let mut signed_by = signed.map(|signed| signed.by).unwrap_or_default();
-        // Another trust may have been given since.
+        // The trusted keys may have changed since.
         signed_by.retain(|key| trust.keys_of(held.chain).any(|trusted| trusted == key));
         Ok(TrustStatus {
             trust,
@@ -116,37 +115,38 @@ pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStat
     }))
 }
 
-/// The error that says that no follower keeps this directory.
+/// Returns the error for a directory that no follower manages.
 pub(crate) fn not_followed(directory: &Path) -> Error {
     let text = if directory.join("chain.json").is_file() {
         "this is a chain, which `deltachain log` shows, and not a directory that `pull` or \
-        `follow` keeps"
+         `follow` manages"
     } else {
-        "not a directory that `pull` or `follow` keeps"
+        "not a directory that `pull` or `follow` manages"
     };
     let error = Error::usage(text).in_file(directory);
     error.with_advice("give the directory of a follower")
 }
 
-/// Whether a follower manages this directory, or did.
+/// Whether a follower manages this directory, or managed it before.
 pub fn is_managed(directory: &Path) -> bool {
     DirectoryKind::Model
         .marks(directory)
         .is_ok_and(|is_marked| is_marked)
 }
 
-/// The directory that this store is if it holds no chain: one that a follower manages.
+/// Returns the store's directory if a follower manages it and it contains no chain.
 pub fn followed_directory(store: &Store) -> Option<PathBuf> {
     store
         .directory()
         .filter(|path| path.join(MARKER).is_file() && !path.join("chain.json").exists())
 }
 
-/// A version in a subscriber's directory: the one that is shown if `version` is `None`. `None` if
-/// it is not there, also if it is being removed. It is complete: versions are renamed into place.
+/// Finds a version in a subscriber's directory: the current one if `version` is `None`. Returns
+/// `None` if the version is missing or being removed. A version that is found is complete, because
+/// versions are renamed into place.
 ///
 /// # Errors
-/// IO, also if what is there is damaged.
+/// IO, also if its record is damaged.
 pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<HeldVersion>> {
     let versions = directory.join(VERSIONS);
     let candidates = match version {

@@ -1,6 +1,6 @@
-//! `trust.json`: whom a subscriber's directory trusts, and the newest signed head that it has met
-//! (SPEC section 23.3). It is written before a version is built, and stays when a start is without
-//! trust.
+//! `trust.json`: the keys that a subscriber's directory trusts, and the newest signed head that it
+//! has seen (SPEC section 23.3). It is written before a version is built, and a start without trust
+//! does not remove it.
 
 use std::fs;
 use std::path::Path;
@@ -15,24 +15,23 @@ use crate::there::if_there;
 
 const FILE: &str = "trust.json";
 
-/// Whom a directory or memory trusts, and what has been found out with that.
+/// The trusted keys of a directory or memory, and the findings about signatures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TrustRecord {
     pub(crate) keys: Vec<TrustedKey>,
     pub(crate) quorum: usize,
-    /// The newest signed head that has been met.
+    /// The newest signed head that was seen.
     pub(crate) seen: Option<SeenHead>,
-    /// Which trusted keys have signed the commit that was planned last, and the one that was held
-    /// then.
+    /// Signers of the commit that was planned last, and of the commit that was held then.
     pub(crate) signed: Vec<SignedCommit>,
-    /// The last finding about a newer version that is not signed, for people. Records before 1.2 do
-    /// not have it.
+    /// The last message about a newer version that is not signed, for people. Records before
+    /// version 1.2 do not have it.
     #[serde(default)]
     pub(crate) unsigned: Option<String>,
 }
 
-/// A signed head that has been met.
+/// A signed head that was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SeenHead {
@@ -42,7 +41,7 @@ pub(crate) struct SeenHead {
     pub(crate) commit: Digest,
 }
 
-/// A commit, and which trusted keys have signed it.
+/// A commit, and the trusted keys that have signed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SignedCommit {
@@ -51,7 +50,7 @@ pub(crate) struct SignedCommit {
 }
 
 impl TrustRecord {
-    /// A record of this trust, with what has been found out before.
+    /// Creates a record of this trust, which keeps the earlier findings about heads and signers.
     pub(crate) fn new(trust: &Trust, before: Option<Self>) -> Self {
         let (seen, signed) = before
             .map(|before| (before.seen, before.signed))
@@ -65,7 +64,7 @@ impl TrustRecord {
         }
     }
 
-    /// Whom to trust.
+    /// Returns the trusted keys and the quorum.
     ///
     /// # Errors
     /// USAGE if so many of these keys cannot sign.
@@ -73,17 +72,17 @@ impl TrustRecord {
         Trust::new(self.keys.iter().cloned(), self.quorum)
     }
 
-    /// Version and commit of the newest signed head that has been met.
+    /// Version and commit of the newest signed head that was seen.
     pub(crate) fn seen(&self) -> Option<(u64, Digest)> {
         self.seen
             .map(|SeenHead { version, commit }| (version, commit))
     }
 
-    /// Reads the record of a directory; `None` if trust has never been wanted there, or was taken
-    /// back.
+    /// Reads the record of a directory; `None` if no trust was ever recorded there, or it was
+    /// forgotten.
     ///
     /// # Errors
-    /// IO, also if it is damaged, which is not the same as none.
+    /// IO, also if it is damaged: a damaged record does not count as none.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(FILE);
         let bytes = if_there(fs::read(&path))
@@ -94,7 +93,7 @@ impl TrustRecord {
             .map_err(|error| error.in_file(&path))
     }
 
-    /// Writes the record of a directory. When this returns, it is on disk.
+    /// Writes the record of a directory. Blocks until it is on disk.
     ///
     /// # Errors
     /// IO.
@@ -119,7 +118,7 @@ impl TrustRecord {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| {
             let advice = "restore the file from a backup; --trust none, in Python \
-                forget_trust=True, forgets whom this directory trusts";
+                          forget_trust=True, forgets the trust of this directory";
             Error::unusable(
                 format!("the record of trust cannot be read: {error}"),
                 advice,

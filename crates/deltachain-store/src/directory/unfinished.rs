@@ -1,6 +1,6 @@
-//! Files and directories that are being made and have no name of their own yet: `.tmp-deltachain-`
-//! and twelve letters or digits. A directory has a marker inside; so what a killed process left
-//! behind is known, and is the only thing that is removed.
+//! Files and directories that are being written, under temporary names: `.tmp-deltachain-` and
+//! twelve letters or digits. A directory has a marker inside, which identifies what a killed
+//! process left behind. Nothing else is removed.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::there::if_there;
 pub(crate) struct UnfinishedDirectory(PathBuf);
 
 impl UnfinishedDirectory {
-    /// Makes one in a directory of the program.
+    /// Creates an unfinished directory in a directory of the program.
     pub(crate) fn new(place: &Path) -> io::Result<Self> {
         let made = Self(builder().tempdir_in(place)?.keep());
         fs::write(made.0.join(MARKER), DirectoryKind::Unfinished.text())?;
@@ -31,12 +31,13 @@ impl UnfinishedDirectory {
 
 impl Drop for UnfinishedDirectory {
     fn drop(&mut self) {
-        // If this fails, the next process that opens the directory does it.
+        // If this fails, the next process that opens the parent directory removes it.
         let _ = remove_marked(&self.0);
     }
 }
 
-/// A file that is removed when it is dropped, unless it is renamed. Other users cannot read it.
+/// Creates a file that is removed when it is dropped, unless it is renamed. Other users cannot read
+/// it.
 pub(crate) fn file(place: &Path) -> io::Result<NamedTempFile> {
     builder().tempfile_in(place)
 }
@@ -55,8 +56,8 @@ fn builder() -> tempfile::Builder<'static, 'static> {
     builder
 }
 
-/// Removes what a killed process left in a directory of the program. Gives what looks alike and is
-/// not known to be ours, which stays.
+/// Removes what a killed process left in a directory of the program. Returns the entries that look
+/// alike but may not be ours: they stay.
 pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     for entry in fs::read_dir(place)? {
@@ -64,7 +65,7 @@ pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
         let is_gone = if !names::is_unfinished(&name) {
             !name.as_encoded_bytes().starts_with(b".tmp-")
         } else if is_real_file(&path) {
-            // Its owner may have ended it meanwhile.
+            // The process that created it may have removed it meanwhile.
             if_there(fs::remove_file(&path))?;
             true
         } else if is_real_directory(&path) {
@@ -79,10 +80,11 @@ pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-/// Removes a directory of our shape if it has the marker, or is empty. Whether it is gone now.
+/// Removes a directory with a name of ours if it has the marker or is empty. Returns true if it was
+/// removed.
 pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     let marker = path.join(MARKER);
-    // It may have been being written.
+    // A process that was killed while it wrote the marker leaves only its beginning.
     let is_marked = is_real_file(&marker)
         && fs::read(&marker).is_ok_and(|text| {
             DirectoryKind::Unfinished
@@ -97,7 +99,8 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     remove_empty(path)
 }
 
-/// Removes the marker last, so that the rest is recognised if this is interrupted.
+/// Removes a directory. The marker goes last, so that the rest is recognised if this is
+/// interrupted.
 fn remove_marked(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -114,7 +117,7 @@ fn remove_marked(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Removes a directory if nothing is in it. Whether it is gone now.
+/// Removes a directory if it is empty. Returns true if it was removed.
 pub(crate) fn remove_empty(path: &Path) -> io::Result<bool> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),

@@ -1,11 +1,11 @@
-//! The versions in a subscriber's directory, each in one of its own:
+//! The versions in a subscriber's directory, each in a directory of its own:
 //!
 //! ```text
-//! versions/VERSION-COMMIT/held.json     what the version is
+//! versions/VERSION-COMMIT/held.json     record of the version
 //! versions/VERSION-COMMIT/model/        safetensors files, indexes, other files; some in folders
 //! ```
 //!
-//! Only files and directories that the program has made are removed from them.
+//! Only files and directories that the program has created are removed from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,22 +20,22 @@ use crate::directory::names::{is_real_directory, is_real_file};
 use crate::directory::unfinished::remove_empty;
 use crate::there::if_there;
 
-/// The name of a version's model.
+/// Name of the directory of a version's model.
 pub(crate) const MODEL: &str = "model";
-/// The name of what says what a version is.
+/// Name of the file with the record of a version.
 pub(crate) const RECORD: &str = "held.json";
 
-/// The version in this directory, by its `held.json`.
+/// Reads the version in this directory from its `held.json`.
 ///
 /// # Errors
-/// IO, also if that is damaged, or if the directory is a symbolic link.
+/// IO, also if the record is damaged, or if the directory is a symbolic link.
 pub(crate) fn held_in(version: &Path) -> Result<HeldVersion> {
     let missing =
         || Error::io("reading", io::ErrorKind::NotFound.into()).in_file(version.join(RECORD));
     held_if_there(version)?.ok_or_else(missing)
 }
 
-/// The same; `None` if there is no such version.
+/// Same as [`held_in`], but `None` if there is no such version.
 pub(crate) fn held_if_there(version: &Path) -> Result<Option<HeldVersion>> {
     if fs::symlink_metadata(version).is_ok_and(|found| found.is_symlink()) {
         let text = "a symbolic link instead of a version's directory";
@@ -54,8 +54,8 @@ pub(crate) fn held_if_there(version: &Path) -> Result<Option<HeldVersion>> {
     }))
 }
 
-/// The files of a model and their lengths. Files in folders have the folders before their names,
-/// each with a `/`.
+/// Lists the files of a model, with their lengths. The name of a file in a folder is its path below
+/// the model, with `/` between the parts.
 ///
 /// # Errors
 /// IO.
@@ -94,8 +94,8 @@ pub(crate) fn open_model(held: &HeldVersion) -> Result<SafetensorsState> {
     )
 }
 
-/// Removes a version. Whether it is gone; otherwise something in it is not ours, and that stays,
-/// with the record, so that this can be called again.
+/// Removes a version. Returns false if something stays: foreign files, with the record, so that
+/// this can be called again, or a directory whose record cannot be read.
 ///
 /// # Errors
 /// IO.
@@ -122,7 +122,7 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
             let mut folder = model.clone();
             for part in name.parent().into_iter().flat_map(Path::components) {
                 folder.push(part);
-                // Not through a symbolic link. A folder that is gone was removed before an
+                // Symbolic links are not followed. A missing folder was removed before an
                 // interruption.
                 if !is_real_directory(&folder) {
                     continue 'files;
@@ -134,7 +134,8 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
                 fs::remove_file(file)?;
             }
         }
-        // A folder comes after those that it lies in.
+        // In ascending order a folder comes after its parents, so the reverse order removes it
+        // first.
         for folder in folders.iter().rev() {
             remove_empty(folder)?;
         }

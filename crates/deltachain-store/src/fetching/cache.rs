@@ -1,5 +1,4 @@
-//! Files of a chain that have been fetched, in a directory of their own: `DIGEST.dcf`, as in the
-//! store.
+//! Downloaded files of a chain, in a directory of their own: `DIGEST.dcf`, as in the store.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,8 +13,8 @@ use tempfile::NamedTempFile;
 use crate::directory::names::{is_link, is_real_file, make_real_directory};
 use crate::directory::unfinished;
 
-/// Fetched files. A file gets its name after its digest was verified. It may not reach the disk
-/// before a crash, so the digest is verified again when the file is used.
+/// Downloaded files. A file gets its name after its digest was verified. Files are not synced to
+/// disk, so a crash may damage one: the digest is verified again when the file is used.
 #[derive(Debug, Clone)]
 pub(crate) struct Cache {
     directory: PathBuf,
@@ -23,7 +22,7 @@ pub(crate) struct Cache {
     limit: u64,
 }
 
-/// Digest and length of a file, which is read for it.
+/// Reads a file and returns its digest and length.
 pub(crate) fn hashed(path: &Path) -> io::Result<FileReference> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(File::open(path)?)?;
@@ -34,11 +33,11 @@ pub(crate) fn hashed(path: &Path) -> io::Result<FileReference> {
 }
 
 impl Cache {
-    /// Creates the directory, which belongs to the program, if it does not exist, and removes
-    /// unfinished files.
+    /// Opens a cache in a directory of the program. Creates the directory if it does not exist, and
+    /// removes unfinished files.
     pub(crate) fn open(directory: PathBuf, limit: u64) -> Result<Self> {
         make_real_directory(&directory)?;
-        let failed = |error| Error::io("removing what is unfinished", error).in_file(&directory);
+        let failed = |error| Error::io("removing unfinished files", error).in_file(&directory);
         unfinished::remove(&directory).map_err(failed)?;
         Ok(Self { directory, limit })
     }
@@ -53,14 +52,14 @@ impl Cache {
             .is_ok_and(|found| found.is_file() && found.len() == file.size)
     }
 
-    /// A file for bytes that are coming.
+    /// Creates a file for a download.
     pub(crate) fn create(&self) -> Result<NamedTempFile> {
         make_real_directory(&self.directory)?;
         unfinished::file(&self.directory)
             .map_err(|error| Error::io("creating a file", error).in_file(&self.directory))
     }
 
-    /// Keeps a file that has the right digest.
+    /// Moves a file whose digest was verified into the cache.
     pub(crate) fn keep(&self, fetched: NamedTempFile, file: &FileReference) -> Result<()> {
         let path = self.path(file);
         if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
@@ -71,7 +70,7 @@ impl Cache {
         kept.map_err(|failed| Error::io("renaming", failed.error).in_file(path))
     }
 
-    /// Adds a file that is known to be this one.
+    /// Copies a file that is known to have this digest into the cache.
     pub(crate) fn add(&self, from: &Path, file: &FileReference) -> Result<()> {
         let mut copy = self.create()?;
         let copied = File::open(from).and_then(|mut from| io::copy(&mut from, copy.as_file_mut()));
@@ -79,7 +78,7 @@ impl Cache {
         self.keep(copy, file)
     }
 
-    /// The file, if it is there and still has the right digest.
+    /// Opens the file, or returns `None` if it is missing or has another digest.
     pub(crate) fn find(&self, file: &FileReference) -> Result<Option<FileSource>> {
         if !self.has(file) {
             return Ok(None);
@@ -93,8 +92,7 @@ impl Cache {
         }
     }
 
-    /// Removes the oldest files until the rest is not more than may stay. Anything that is not a
-    /// fetched file is let alone.
+    /// Removes the oldest files until the rest is within the limit. Other files than links stay.
     pub(crate) fn trim(&self) -> Result<()> {
         let failed = |error| Error::io("clearing the cache", error).in_file(&self.directory);
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();

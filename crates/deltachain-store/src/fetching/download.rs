@@ -1,4 +1,4 @@
-//! A link that is read while it is still being fetched, so that decoding overlaps the transfer.
+//! A link that is read while it is still being downloaded, so that decoding overlaps the transfer.
 
 use std::io::{self, Write};
 use std::pin::pin;
@@ -20,33 +20,33 @@ use crate::access::whole::ChainFile;
 use crate::fetching::cache::Cache;
 use crate::observer::{Observer, Phase};
 
-/// A link is fetched in about this many parts, so that decoding begins long before all of it is
-/// there.
+/// Approximate number of parts in which a link is downloaded, so that decoding begins long before
+/// the end.
 const PARTS: u64 = 64;
 
-/// No part is smaller: each is a request.
+/// Minimum size of a part: each part is a request.
 const LEAST_PART_BYTES: u64 = 256 << 10;
 
 /// Interval at which a waiting thread checks for new data.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A link that is being fetched. When all of it has come and is right, it is put into the cache.
-/// Dropped, it stops.
+/// A link that is being downloaded. When it is complete and verified, it moves to the cache.
+/// Dropping this stops the download.
 pub(crate) struct Download<'a> {
     store: Store,
     reference: FileReference,
     observer: &'a dyn Observer,
-    /// The bytes that have come so far.
+    /// The file with the bytes that have arrived so far.
     source: FileSource,
     /// Number of bytes reported to the observer.
     reported: AtomicU64,
-    /// The thread that fetches stops when there is no receiver any more, and there is no sender any
-    /// more when it has ended.
+    /// The progress of the thread. The thread stops when all receivers are dropped, and drops the
+    /// sender when it ends.
     arrived: watch::Receiver<DownloadProgress>,
     thread: DownloadThread,
 }
 
-/// The progress that a fetching thread reports while it fetches.
+/// The progress of a download.
 #[derive(Debug, Default)]
 struct DownloadProgress {
     /// Number of bytes written.
@@ -54,15 +54,15 @@ struct DownloadProgress {
     has_failed: bool,
 }
 
-/// When a download ended, and how.
+/// The end of a download: its time and its result.
 type DownloadEnd = (Instant, Result<()>);
 
-/// The thread that fetches. It also writes and hashes, because the threads that keep connections
-/// going have no time for that.
+/// The thread that downloads. It also writes and hashes, because that would hold up the threads
+/// that serve the connections.
 struct DownloadThread(Mutex<Option<JoinHandle<DownloadEnd>>>);
 
 impl DownloadThread {
-    /// Waits for the end; `None` if that was done before.
+    /// Waits for the end of the thread; `None` if it was joined before.
     fn join(&self) -> Option<thread::Result<DownloadEnd>> {
         self.0
             .lock()
@@ -74,13 +74,13 @@ impl DownloadThread {
 
 impl Drop for DownloadThread {
     fn drop(&mut self) {
-        // So that nothing is left of it.
+        // The thread must not outlive the download.
         self.join();
     }
 }
 
 impl<'a> Download<'a> {
-    /// Begins to fetch a file of the chain.
+    /// Starts to download a file of the chain.
     pub(crate) fn start(
         stores: &FileStores,
         reference: FileReference,
@@ -127,8 +127,8 @@ impl<'a> Download<'a> {
         })
     }
 
-    /// Waits until the first `bytes` bytes are there, or the download has ended. Tells the observer
-    /// how many bytes have come, and gives them.
+    /// Waits until the first `bytes` bytes have arrived, or the download has ended. Reports the
+    /// bytes that have arrived to the observer, and returns their number.
     fn wait(&self, bytes: u64) -> Result<u64> {
         let (mut arrived, mut is_over) = (self.arrived.clone(), false);
         loop {
@@ -148,37 +148,37 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Waits for the end, good or bad.
+    /// Waits until the download has succeeded or failed.
     ///
     /// # Errors
-    /// The observer's.
+    /// The observer's error.
     pub(crate) fn wait_for_end(&self) -> Result<()> {
         self.wait(u64::MAX).map(drop)
     }
 
-    /// The file, as far as it has come.
+    /// Returns the file with the bytes that have arrived.
     pub(crate) fn into_file(self) -> FileSource {
         self.source
     }
 
-    /// Whether it has ended, and badly.
+    /// Whether the download has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.arrived.borrow().has_failed
     }
 
-    /// Waits for the end, and says when it was. To be asked once.
+    /// Waits for the end of the download and returns its time. May be called once.
     ///
     /// # Errors
-    /// R-CHN-09, R-CHN-10; IO; the observer's.
+    /// R-CHN-09, R-CHN-10; IO; USAGE if it was called before; the observer's error.
     pub(crate) fn verdict(&self) -> Result<Instant> {
         self.wait_for_end()?;
         let end = self.thread.join();
         let end =
-            end.ok_or_else(|| Error::usage("the download was asked for its verdict before"))?;
+            end.ok_or_else(|| Error::usage("the result of the download was requested twice"))?;
         let failed = |_| {
             Error::io(
                 "downloading",
-                io::Error::other("the thread that downloads has failed"),
+                io::Error::other("the download thread failed"),
             )
         };
         let (when, result) = end.map_err(failed)?;
@@ -194,7 +194,7 @@ impl Source for Download<'_> {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let end = offset.saturating_add(out.len() as u64);
         if self.wait(end)? < end {
-            // Why, verdict() says.
+            // `verdict` returns the cause.
             let error = io::Error::other("the file could not be downloaded");
             return Err(Error::io("downloading", error).in_file(self.reference.name().to_string()));
         }
@@ -202,7 +202,7 @@ impl Source for Download<'_> {
     }
 }
 
-/// Fetches all of a file and writes it.
+/// Downloads a whole file and writes it.
 async fn fetch(
     stores: &FileStores,
     reference: &FileReference,
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use crate::access::options::StoreOptions;
 
-    /// A store with one file, whose bytes come in parts of 10.
+    /// Returns a store with one file, which is downloaded in parts of 10 bytes.
     fn stored(folder: &Path, content: &[u8]) -> (FileStores, Cache, FileReference) {
         let reference = FileReference {
             digest: Digest::of_bytes(content),
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(download.verdict().unwrap_err().rule(), Some("R-CHN-09"));
     }
 
-    /// Wants everything to end.
+    /// Stops all work.
     struct Stopping;
 
     impl Observer for Stopping {

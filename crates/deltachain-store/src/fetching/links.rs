@@ -1,4 +1,4 @@
-//! The links of a plan, on their way from the store.
+//! Fetches the links of a plan from the store.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,20 +13,20 @@ use crate::fetching::cache::Cache;
 use crate::fetching::download::Download;
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Links that are fetched at the same time.
+/// Maximum number of links that are downloaded at the same time.
 const FILES_AT_ONCE: usize = 4;
 
-/// Why a plan could not be followed, by what is to blame.
+/// The failure of a plan, by what is to blame.
 #[derive(Debug)]
 pub(crate) enum Blame {
-    /// The links of a shard, by its place among the wanted shards. [`Links::blame`] finds out
-    /// which.
+    /// The links of a shard, by its place among the selected shards. [`Links::blame`] finds out
+    /// which link.
     Shard(usize, Error),
-    /// A file is missing or another one.
+    /// A file is missing or has other content.
     File(FileReference, Error),
     /// One of the links of a route was refused.
     Route(Hop, Error),
-    /// No path that starts from the version held will help.
+    /// No path that starts from the held version will help.
     Held(Error),
     /// No other path will help.
     Other(Error),
@@ -57,27 +57,27 @@ pub(crate) type OpenedLinks = Vec<Vec<LinkReader<()>>>;
 /// The links of a plan.
 pub(crate) struct Links<'a> {
     hops: &'a [Hop],
-    /// The links of each shard that is wanted, one for each route.
+    /// The links of each selected shard, one for each route.
     shards: Vec<Vec<FetchedLink<'a>>>,
     began: Instant,
     _phase: InPhase<'a>,
 }
 
-/// The totals of what has been fetched and made.
+/// Totals of downloads and of built tensors.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FetchTotals {
-    /// Bytes of links that came from the store.
+    /// Bytes of links and assets that were downloaded.
     pub(crate) downloaded: u64,
-    /// Bytes of links that were there already.
+    /// Bytes of links that were in the cache.
     pub(crate) from_cache: u64,
-    /// Bytes of tensors that were made from them.
+    /// Bytes of tensors that were built.
     pub(crate) written: u64,
-    /// From the beginning to the last byte that came.
+    /// Time from the start to the last byte that arrived.
     pub(crate) time: Duration,
 }
 
 impl FetchTotals {
-    /// Adds a link that has been found to be the right one. The phase of downloads began then.
+    /// Waits for a link, verifies it and adds it. `began` is the start of the downloads.
     fn add(&mut self, link: &FetchedLink<'_>, began: Instant) -> Result<(), Blame> {
         match &link.bytes {
             LinkBytes::Here(_) => self.from_cache += link.reference.size,
@@ -95,7 +95,7 @@ impl FetchTotals {
     }
 }
 
-/// A link that is in the cache or on its way.
+/// A link in the cache, in a download, or in the store, where ranges of it are read.
 pub(crate) struct FetchedLink<'a> {
     pub(crate) reference: FileReference,
     bytes: LinkBytes<'a>,
@@ -107,12 +107,12 @@ enum LinkBytes<'a> {
     InStore(Box<StoredLink<'a, FileRequest<'a>>>),
 }
 
-/// The places where links are found, and how long ones are fetched.
+/// The sources of links, and the way in which long links are fetched.
 pub(crate) struct LinkAccess<'a> {
     pub(crate) stores: &'a FileStores,
     pub(crate) cache: &'a Cache,
     pub(crate) observer: &'a dyn Observer,
-    /// Fetches only the bytes that are read of links that are longer than one request.
+    /// Whether only the needed bytes are downloaded of links that are longer than one request.
     pub(crate) in_parts: bool,
 }
 
@@ -148,9 +148,9 @@ impl<'a> LinkAccess<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// Fetches the links of these routes for the wanted shards. The links of all routes but the
-    /// first come first, until they have arrived. Then come the links of the first route, which are
-    /// long if the path begins with a snapshot. These are read while they come.
+    /// Fetches the links of these routes for the selected shards. Waits for the links of all routes
+    /// but the first. Then starts the downloads of the first route, whose links are long if the
+    /// path begins with a snapshot: they are read while they arrive.
     pub(crate) fn fetch(
         access: &LinkAccess<'a>,
         hops: &'a [Hop],
@@ -179,25 +179,17 @@ impl<'a> Links<'a> {
             return Ok(links);
         };
         let mut coming: VecDeque<(usize, FetchedLink<'a>)> = VecDeque::new();
-        let mut settle =
-            |links: &mut Self, (place, link): (usize, FetchedLink<'a>)| -> Result<(), Blame> {
-                if !matches!(link.bytes, LinkBytes::InStore(_)) {
-                    received.add(&link, links.began)?;
-                }
-                links.shards[place].push(link);
-                Ok(())
-            };
         for (place, file) in later.iter().flat_map(|hop| files(hop).enumerate()) {
             if coming.len() == FILES_AT_ONCE
-                && let Some(oldest) = coming.pop_front()
+                && let Some((place, link)) = coming.pop_front()
             {
-                settle(&mut links, oldest)?;
+                links.push(place, link, received)?;
             }
             coming.push_back((place, access.start(file)?));
         }
-        coming
-            .into_iter()
-            .try_for_each(|link| settle(&mut links, link))?;
+        for (place, link) in coming {
+            links.push(place, link, received)?;
+        }
         for (place, file) in files(first).enumerate() {
             if let Some(before) = place.checked_sub(FILES_AT_ONCE) {
                 links.shards[before][0].wait()?;
@@ -207,13 +199,27 @@ impl<'a> Links<'a> {
         Ok(links)
     }
 
-    /// The links of a shard, by its place among the wanted shards.
+    /// Adds a link of a shard, once it has arrived.
+    fn push(
+        &mut self,
+        place: usize,
+        link: FetchedLink<'a>,
+        received: &mut FetchTotals,
+    ) -> Result<(), Blame> {
+        if !matches!(link.bytes, LinkBytes::InStore(_)) {
+            received.add(&link, self.began)?;
+        }
+        self.shards[place].push(link);
+        Ok(())
+    }
+
+    /// Returns the links of a shard, by its place among the selected shards.
     pub(crate) fn of_shard(&self, place: usize) -> &[FetchedLink<'a>] {
         &self.shards[place]
     }
 
-    /// After everything has been built: whether the links that were read while they arrived are the
-    /// ones that the routes name.
+    /// Checks, after everything has been built, that the links that were read while they arrived
+    /// are the ones that the routes name.
     pub(crate) fn settle(&self, received: &mut FetchTotals) -> Result<(), Blame> {
         for links in &self.shards {
             for (number, link) in links.iter().enumerate() {
@@ -225,8 +231,8 @@ impl<'a> Links<'a> {
         Ok(())
     }
 
-    /// These links, of which `opened` has been read, in open files, whatever becomes of the cache.
-    /// All must have been [settled](Self::settle).
+    /// Returns readers of these links in open files, which stay readable when the cache is trimmed.
+    /// `opened` has their headers and indexes. All links must have been [settled](Self::settle).
     ///
     /// # Errors
     /// USAGE if only parts of a link were fetched.
@@ -249,11 +255,10 @@ impl<'a> Links<'a> {
         readers.collect()
     }
 
-    /// Why the links of a shard could not be opened or applied. The first question is whether the
-    /// links that came are the right ones.
+    /// Finds out why the links of a shard could not be opened or applied. A link that was read
+    /// while it arrived is verified first.
     pub(crate) fn blame(&self, place: usize, error: Error) -> Blame {
-        // An error without a rule is not a fault of a link, unless it says that the link did not
-        // come.
+        // An error without a rule is not a fault of a link, unless the download of the link failed.
         if let Some(link) = self.shards[place].first()
             && let LinkBytes::Coming(download) = &link.bytes
             && (error.rule().is_some() || download.has_failed())
@@ -278,19 +283,19 @@ impl<'a> Links<'a> {
 }
 
 impl FetchedLink<'_> {
-    /// Whether all of it is hashed, by the time that it has [settled](Links::settle).
+    /// Whether the whole link has been hashed once it has [settled](Links::settle).
     pub(crate) fn is_whole(&self) -> bool {
         !matches!(self.bytes, LinkBytes::InStore(_))
     }
 
-    /// Says how many bytes of segments will be read.
+    /// Reports to the observer how many bytes of segments will be downloaded, if ranges are read.
     pub(crate) fn expect(&self, bytes: u64) {
         if let LinkBytes::InStore(ranges) = &self.bytes {
             ranges.observer.begin(Phase::Download, bytes);
         }
     }
 
-    /// Waits until all of it has come, or it is known that it does not.
+    /// Waits until the download of the link, if there is one, has succeeded or failed.
     fn wait(&self) -> Result<()> {
         if let LinkBytes::Coming(download) = &self.bytes {
             download.wait_for_end()
@@ -299,7 +304,7 @@ impl FetchedLink<'_> {
         }
     }
 
-    /// Why the file did not come.
+    /// Returns the blame for a link that could not be downloaded.
     fn misses(&self, error: Error) -> Blame {
         if error.rule().is_some() {
             Blame::File(self.reference, error)

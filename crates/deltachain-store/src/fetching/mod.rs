@@ -1,4 +1,4 @@
-//! The links of a plan on their way from the store: downloads, ranges, and the cache.
+//! Fetching the links of a plan: downloads, ranges, and the cache.
 
 pub(crate) mod cache;
 pub(crate) mod download;

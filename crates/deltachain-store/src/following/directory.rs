@@ -1,4 +1,4 @@
-//! Bringing a directory to versions of a chain (SPEC section 19).
+//! Keeps a directory at versions of a chain (SPEC section 19).
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -25,7 +25,7 @@ use crate::following::switched::SwitchReport;
 use crate::following::trusting::FollowerTrust;
 use crate::observer::{Observer, Phase};
 
-/// A directory at a version of a chain: a [`Follower`] keeps it.
+/// A directory that a [`Follower`] keeps at a version of a chain.
 ///
 /// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is
 /// switched when a version is complete and on disk. Until then, and after any failure, it does not
@@ -39,33 +39,32 @@ pub struct Directory {
     /// The version that `current` leads to.
     held: Option<HeldVersion>,
     files: FilesState,
-    /// Its files, open while another version is being prepared.
+    /// The files of the held version, open while another version is being prepared.
     model: Option<SafetensorsState>,
     /// Why the version in the directory cannot be used.
     unusable: Option<Error>,
 }
 
-/// Whether the files of the version held are what its record says.
+/// State of the files of the held version, compared with its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FilesState {
     Unread,
     Proven,
-    /// They are not, or they are not those that are wanted. The record still counts: a chain must
-    /// not go back behind it.
+    /// The files differ from the record, or are not the selected ones. The record still counts: the
+    /// chain must not be rolled back below it.
     Useless,
 }
 
 impl Follower<Directory> {
-    /// Opens or makes a directory. No other process may be keeping it at the same time.
+    /// Opens or creates a managed directory, which no other process may be using.
     ///
-    /// The file `deltachain.directory` in it says that it is one of these. A directory that is
-    /// missing or empty becomes one. Any other is refused, and nothing in it is touched. Only what
-    /// a follower has made is ever removed, and never through a symbolic link; what else lies there
-    /// stays.
+    /// The file `deltachain.directory` marks a managed directory. A directory that is missing or
+    /// empty becomes one. Any other is refused, and nothing in it is touched. Only files that a
+    /// follower has made are ever removed, and never through a symbolic link; all others stay.
     ///
     /// # Errors
     /// USAGE if the directory is not empty and not a managed one, if it lies in the chain's own
-    /// directory, if another process keeps it, if no shard is selected, or if a pattern is not
+    /// directory, if another process uses it, if no shard is selected, or if a pattern is not
     /// valid; IO, also if `current` in it is not a symbolic link or leads out of it.
     pub fn in_directory(store: Store, directory: &Path, options: FollowerOptions) -> Result<Self> {
         let selection = Selection::new(options.shards.clone(), options.tensors.clone())?;
@@ -98,11 +97,11 @@ impl Follower<Directory> {
         })
     }
 
-    /// Switches to a version that has been prepared. Nothing is read or downloaded.
+    /// Switches to a prepared version, without reading or downloading anything.
     ///
     /// # Errors
-    /// IO, also if another one has been prepared since. The directory is at either version then,
-    /// and is complete.
+    /// IO, also if another version has been prepared since. After an error, the directory is at the
+    /// old or at the new version, and is complete.
     pub fn apply(&mut self, prepared: PreparedVersion<Directory>) -> Result<SwitchReport> {
         let PreparedVersion {
             held, mut report, ..
@@ -114,7 +113,7 @@ impl Follower<Directory> {
         Ok(report)
     }
 
-    /// The version held, and its files.
+    /// Returns the held version, and opens its files.
     pub(crate) fn open_files(&self) -> Result<(&HeldVersion, SafetensorsState)> {
         let held = self
             .place
@@ -129,7 +128,8 @@ impl Follower<Directory> {
         &self.place.kept.path
     }
 
-    /// Adds a link to the cache that is known to be this one, so that it need not be fetched.
+    /// Copies a link that is known to have this digest to the cache, so that it need not be
+    /// downloaded.
     pub(crate) fn remember(&self, link: &Path, reference: &FileReference) -> Result<()> {
         self.reader.cache.add(link, reference)
     }
@@ -187,7 +187,7 @@ impl Destination for Directory {
             return false;
         };
         let others = match &self.other_files {
-            // Whatever is wrong with the directory is found out when its files are taken.
+            // Faults of the directory are reported when its files are copied.
             OtherFiles::Directory(from) => {
                 has_other_files(from, files, held.files.keys()).unwrap_or(false)
             }
@@ -196,7 +196,7 @@ impl Destination for Directory {
         held.assets != self.takes_assets(plan) || !others
     }
 
-    /// Puts the version among the others.
+    /// Builds the version and moves it to the others.
     fn make(
         &self,
         reader: &ChainReader,
@@ -236,7 +236,7 @@ impl Destination for Directory {
 }
 
 impl Directory {
-    /// Whether the version has assets and they are wanted.
+    /// Whether the version has assets, and they are the other files of this directory.
     fn takes_assets(&self, plan: &Plan) -> bool {
         self.other_files == OtherFiles::Assets && !plan.assets.is_empty()
     }
@@ -254,14 +254,14 @@ impl Directory {
         self.kept = ModelDirectory::open(&path)?;
         match current_in(&path) {
             Ok(Some(current)) => (self.held, self.files) = (Some(current), FilesState::Unread),
-            // The version that was held still counts.
+            // The record of the held version still counts.
             _ => self.files = FilesState::Useless,
         }
         Ok(true)
     }
 
-    /// The files of the held version, if they are unchanged. They are read when this is asked for
-    /// the first time.
+    /// Opens the files of the held version; `None` if they have changed. The first call reads them
+    /// to compare their content, unless the directory is trusted.
     fn open_held(
         &mut self,
         selection: &Selection,
@@ -291,12 +291,13 @@ impl Directory {
                 self.files = FilesState::Proven;
                 Ok(Some(model))
             }
-            // If the observer ends the work, this says nothing about the files.
+            // An error of the observer says nothing about the files.
             Err(error) if observer.advance(Phase::Hash, 0).is_err() => Err(error),
             Err(error) => {
                 let version = held.version;
                 observer.remark(&format!(
-                    "version {version} in the directory is unusable and will be recreated: {error:#}"
+                    "version {version} in the directory is unusable and will be recreated: \
+                     {error:#}"
                 ));
                 self.files = FilesState::Useless;
                 Ok(None)

@@ -8,11 +8,10 @@ use deltachain::{Error, Result, StateTable};
 use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::following::selection::Selection;
 
-/// Checks that a shard of the version held is what it was: its tensors have these digests in
-/// memory.
+/// Checks that a held shard is unchanged: `found` are the digests of its `tensors` in memory.
 ///
 /// # Errors
-/// R-APP-01 (`WRONG_BASE`) if it is not; USAGE if these are not the tensors that are taken.
+/// R-APP-01 (`WRONG_BASE`) if it has changed; USAGE if `tensors` are not the selected tensors.
 pub(crate) fn check_found(
     selection: &Selection,
     held: &HeldVersion<()>,
@@ -47,8 +46,8 @@ pub(crate) fn check_found(
     check_held(&expected, held.of, [(shard.number, now)])
 }
 
-/// The sums of a shard's tensors: those found in memory, which are those of the tensors that are
-/// taken.
+/// Returns the sums of all tensors of a shard: `found` has those of the selected tensors, and the
+/// others are unknown.
 pub(crate) fn sums_of_all(
     selection: &Selection,
     table: &StateTable,
@@ -67,7 +66,7 @@ pub(crate) fn sums_of_all(
     }
 }
 
-/// The sums of the tensors that are taken, if all of them are known.
+/// Returns the sums of the selected tensors; `None` if one of them is unknown.
 pub(crate) fn sums_of_taken(
     selection: &Selection,
     table: &StateTable,

@@ -27,46 +27,47 @@ use crate::following::switched::SwitchReport;
 use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
-/// The bytes that changes may take at least, whatever the size of the model.
+/// The bytes that changes may always take, even if the model is smaller.
 const LEAST_BUDGET: u64 = 1 << 26;
 
-/// Memory of the caller that a [`Follower`] changes *in place* (SPEC section 24): [of this
-/// process](deltachain::memory::LentState), or whatever else is [placed memory](PlacedMemory).
+/// Memory of the caller that a [`Follower`] changes *in place* (SPEC section 24):
+/// [of this process](deltachain::memory::LentState), or any other [placed memory](PlacedMemory).
 ///
 /// A version is prepared and proven while the memory stays as it is. If a version has links of the
 /// profile local, only the lanes that change are read, proven by sums, and compared once more when
-/// they are written. So the rest of the memory is not proven; [`check`](Follower::check) does that:
-/// call it from time to time. Links without sums are taken by digests, if the processor can read
-/// the memory. A version that cannot be taken in place, or would take more memory than the model,
-/// is loaded as a whole, streamed into the memory, and so is the first version:
+/// they are written. The rest of the memory is not proven by this. Call [`check`](Follower::check)
+/// from time to time, which proves all of it. Links without sums are proven by digests, if the
+/// processor can read the memory. The first version is loaded as a whole, streamed into the memory.
+/// So is a version that cannot be taken in place, or would take more memory than the model:
 /// [`SwitchReport::fallback`] says why. While a whole version is loaded, and if that fails, the
-/// memory is [torn](Follower::is_torn), until one has been loaded.
+/// memory is [torn](Follower::is_torn) until a version has been loaded.
 ///
-/// Nobody but the follower may write to the memory. If somebody does, the next version that changes
-/// such lanes notices it, or the next check. Nothing records which version the memory holds:
-/// another process begins from nothing.
+/// Only the follower may write to the memory. A write by other code is noticed by the next version
+/// that changes the same lanes, or by the next check. No record says which version the memory
+/// holds: a new process begins from nothing.
 ///
-/// A version that is held in place is no base for a publisher: give it files, or the memory as a
-/// state, which it hashes.
+/// A publisher cannot use a version that is held in place as its base: give it files, or the memory
+/// as a state, which it hashes.
 ///
 /// Memory is [bound](Follower::bind), a version is prepared, [proven](Follower::prove), and
-/// [applied](Follower::apply). If that cannot be proven, it is prepared again, and loaded as a
-/// whole. If several processes hold the memory together, each has a follower for its share, and all
-/// make the same calls; before they prove a version, they find
-/// [that it is the same](PreparedVersion::agreement).
+/// [applied](Follower::apply). If the changes cannot be proven, the version is prepared again, and
+/// loaded as a whole. If several processes hold the memory together, each has a follower for its
+/// share, and all make the same calls. Before they prove a version, they compare its
+/// [digest](PreparedVersion::agreement).
 #[derive(Debug)]
 pub struct InPlace<M> {
-    /// The version that the memory holds; with a fault, the one that it held last. Chains must not
-    /// go back behind it.
+    /// The version that the memory holds; with a fault, the version that it held last. The chain
+    /// must not be rolled back below it.
     last: Option<HeldVersion<()>>,
     /// Why the next version must be loaded as a whole.
     fault: Option<Fallback>,
-    /// Whether links have failed while they were loaded: the next ones are proven before.
+    /// True if links failed while they were loaded: the next ones are proven before they are
+    /// loaded.
     links_failed: bool,
     memory: Option<M>,
-    /// Counts what happens to the memory: what was prepared before is of no use then.
+    /// Counts the changes of the memory. Each invalidates the versions that were prepared before.
     epoch: u64,
-    /// The cache, if the caller has given none. Removed when this is dropped.
+    /// The temporary cache, if the caller gave none. It is removed when this is dropped.
     _scratch: Option<Scratch>,
 }
 
@@ -84,14 +85,14 @@ pub struct InPlaceChanges<M: PlacedMemory> {
 }
 
 impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
-    /// Whether the version is loaded as a whole: the first one, one to which no path can be taken
-    /// in place, and one after a failure.
+    /// Whether the version is loaded as a whole: the first version, a version to which no path can
+    /// be taken in place, or the version after a failure.
     pub fn is_whole(&self) -> bool {
         self.change.is_whole
     }
 
-    /// The tensors of the version that are selected, with their digests, ascending by name: what
-    /// the memory must have.
+    /// Returns the selected tensors of the version with their digests, ascending by name. The
+    /// memory must have exactly these tensors.
     pub fn tensors(&self) -> Vec<(&TensorInfo, Digest)> {
         let tables = self.held.shards.iter().map(|shard| &shard.table);
         let rows = tables.flat_map(|table| {
@@ -110,7 +111,7 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
     /// Refuses a version in which tensors that lie in the same memory differ.
     ///
     /// # Errors
-    /// USAGE, with the name of one.
+    /// USAGE, with the name of one of these tensors.
     pub fn check_ties(&self, places: &Places) -> Result<()> {
         let digests: BTreeMap<_, _> = self
             .tensors()
@@ -120,8 +121,8 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
         places.check_ties(|name| digests.get(name))
     }
 
-    /// The digest that processes which hold the memory together compare before they go on: equal if
-    /// they work from the same tables and sums with the same links (R-SUM-11).
+    /// Returns a digest that processes compare before they go on, if they hold the memory together.
+    /// It is equal if they use the same tables, sums and links (R-SUM-11).
     pub fn agreement(&self) -> Digest {
         let mut bytes = vec![u8::from(self.change.is_whole)];
         bytes.extend_from_slice(&self.held.commit.0);
@@ -142,12 +143,13 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
         Digest::of_bytes(&bytes)
     }
 
-    /// Builds all tensors of a version that is loaded as a whole, in one pass, and hands over each
-    /// with its data when it has been proven. They come in the order of the links. For a caller
-    /// that loads them in its own way.
+    /// Builds all tensors of a version that is loaded as a whole, in one pass, and passes each to
+    /// `take` with its data once it has been proven. Tensors come in the order of the links. For
+    /// callers that load tensors in their own way.
     ///
     /// # Errors
-    /// USAGE if the version is not loaded as a whole; as for [`Replay::pieces`]; those of `take`.
+    /// USAGE if the version is not loaded as a whole; same errors as [`Replay::pieces`]; errors of
+    /// `take`.
     pub fn each_tensor(
         &self,
         take: &mut (dyn FnMut(&TensorInfo, Vec<u8>) -> Result<()> + Send),
@@ -189,7 +191,7 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
         Ok(())
     }
 
-    /// Builds the pieces of the tensors of a shard that are taken; their sums are known then.
+    /// Builds the pieces of the selected tensors of a shard. Their sums are known afterwards.
     fn each_piece(&self, shard: usize, observer: &dyn Observer, take: TakePiece<'_>) -> Result<()> {
         if !self.change.is_whole {
             return Err(Error::usage("the version is not loaded as a whole"));
@@ -199,7 +201,7 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
             let tensors = replay.tensors();
             observer.begin(Phase::Build, total_bytes(&tensors));
             let table = &self.held.shards[shard].table;
-            // The numbers in the table, of those whose sums are not known.
+            // For each tensor, its number in the table if its sums are unknown.
             let unknown: Vec<Option<usize>> = {
                 let mut sums = self
                     .change
@@ -247,9 +249,9 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
 }
 
 impl<M: PlacedMemory> Follower<InPlace<M>> {
-    /// Begins with nothing, in memory that is [given](Self::bind) when the tensors of a version are
-    /// known, which it must have, and of which other processes may hold shares. Whatever it holds
-    /// is overwritten by the first version that is applied.
+    /// Creates a follower that holds no version. [Bind](Self::bind) the memory when the tensors of
+    /// a version are known: it must have these tensors, and other processes may hold shares of
+    /// them. The first version that is applied overwrites the memory.
     ///
     /// # Errors
     /// USAGE if no shard or tensor is selected or a pattern is not valid; IO.
@@ -269,24 +271,23 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         })
     }
 
-    /// The memory, from now on. The caller says whether it [lies elsewhere](Self::doubt) than
-    /// before.
+    /// Sets the memory. If it lies elsewhere than before, the caller must [say so](Self::doubt).
     pub fn bind(&mut self, memory: M) {
         self.place.memory = Some(memory);
     }
 
-    /// The memory, if it is known.
+    /// Returns the memory, if it is bound.
     pub fn memory(&self) -> Option<&M> {
         self.place.memory.as_ref()
     }
 
-    /// Whether the memory may hold parts of two versions: it is being written, or that has failed,
-    /// or the caller [says so](Self::doubt).
+    /// Whether the memory may hold parts of two versions: it is being written, a write has failed,
+    /// or the caller [said so](Self::doubt).
     pub fn is_torn(&self) -> bool {
         self.place.fault == Some(Fallback::Torn)
     }
 
-    /// Makes the next version be loaded as a whole, for a reason that the caller knows.
+    /// Causes the next version to be loaded as a whole, for a reason that the caller knows.
     /// [`Fallback::Torn`]: the content of the memory is unknown. [`Fallback::Place`]: the memory
     /// was moved, or its place is unknown, and it must be [bound](Self::bind) again.
     /// [`Fallback::Budget`]: there was no room for the changes of a version; another known reason
@@ -295,7 +296,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         let counts = match why {
             Fallback::Place => {
                 self.place.memory = None;
-                // Otherwise that is so already.
+                // If no version is held, the next one is loaded as a whole anyway.
                 self.place.held().is_some()
             }
             Fallback::Budget => self.place.fault.is_none(),
@@ -310,10 +311,10 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     /// that links code, and compares the sums of their old and new values. Nothing is written.
     ///
     /// # Errors
-    /// USAGE if the memory is not known, does not have the version's tensors, or is not what it was
-    /// when this was prepared. If the memory does not hold what it should, if lanes are not enough,
-    /// or if the changes take too much memory: why; the next version is then loaded as a whole. The
-    /// errors of the memory, of other processes, and of the observer.
+    /// USAGE if the memory is not bound, does not have the version's tensors, or has changed since
+    /// the version was prepared. Other errors if the memory does not hold its version, if lanes are
+    /// not enough, or if the changes take too much memory: the next version is then loaded as a
+    /// whole. Errors of the memory, of other processes, and of the observer.
     pub fn prove(
         &mut self,
         prepared: &mut PreparedVersion<InPlace<M>>,
@@ -327,7 +328,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         if prepared.change.is_whole || prepared.change.changes.is_some() {
             return ready;
         }
-        // The others do not wait for this one.
+        // Other processes learn of the error, so that they do not wait for this one.
         ready.inspect_err(|error| drop(peers.add(&mut [], Some(error))))?;
         let memory = self.place.memory.as_mut().ok_or_else(unknown)?;
         let began = Instant::now();
@@ -350,7 +351,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
                     if !done.as_ref().is_err_and(is_refused) {
                         return done;
                     }
-                    // All processes are refused, and all tell each other once more.
+                    // All processes are refused here, and all exchange their results once more.
                     let done = done.or_else(|refused| {
                         if memory.state().is_none() {
                             return Err(refused);
@@ -363,9 +364,9 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
                 })
             });
         prepared.report.times.build += began.elapsed();
-        // If the observer ends the work, this says nothing about the memory.
+        // An error of the observer says nothing about the memory.
         if let Err(error) = proven {
-            // A link that is wrong is on no other path in place.
+            // After a wrong link, no other path in place is tried.
             let why = Fallback::of(&error).or_else(|| error.rule().map(|_| Fallback::NoRoute));
             if let Some(why) = why
                 && observer.advance(Phase::Build, 0).is_ok()
@@ -379,17 +380,18 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         Ok(())
     }
 
-    /// Makes the memory hold the prepared version: values are written, or the whole version is
-    /// loaded, which the observer sees as [building](Phase::Build), and compared with its sums. All
-    /// processes that hold the memory do so, or all go back.
+    /// Writes the prepared version to the memory: its changes, or the whole version. The observer
+    /// sees the load of a whole version as [building](Phase::Build); the memory is then compared
+    /// with its sums. All processes that hold the memory switch, or all roll back.
     ///
     /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared, or it has not been proven.
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since. The errors of the
-    /// memory and of other processes. Nothing has changed then, or the memory
-    /// [is torn](Self::is_torn), as it is if loading a whole version fails: with rules of links,
-    /// IO, or the observer's error. R-SUM-04 if what has been loaded is not there; it holds no
-    /// version then. If the observer ends just this comparison, it holds the version.
+    /// USAGE if the memory has changed since the version was prepared, or the version has not been
+    /// proven. R-APP-01 (`WRONG_BASE`) if other code has written to the memory since. Errors of the
+    /// memory and of other processes. After these errors, nothing has changed or the memory
+    /// [is torn](Self::is_torn). If loading a whole version fails, with rules of links, IO, or the
+    /// observer's error, the memory is torn. R-SUM-04 if the loaded memory does not have the sums
+    /// of the version: it then holds no version. If the observer stops only this comparison, the
+    /// memory holds the version.
     pub fn apply(
         &mut self,
         prepared: &mut PreparedVersion<InPlace<M>>,
@@ -402,7 +404,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
             .check_tensors(prepared)
             .and_then(|()| self.begin(prepared))
         {
-            // Nothing changes here. The others go back, and do not wait for this one.
+            // Nothing changes here. The other processes roll back, and do not wait for this one.
             if peers.vote(Some(&error)).is_ok() && !prepared.change.is_whole {
                 peers.vote(None).ok();
             }
@@ -413,7 +415,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
             Some(changes) => changes.write(memory),
             None => self.place.load(prepared, observer),
         };
-        // If the others cannot be asked, it stays torn.
+        // If the other processes cannot be reached, the memory stays torn.
         let failed = peers.vote(done.as_ref().err())?;
         if let Some(error) = done.err().or(failed) {
             return Err(self.place.go_back(prepared, peers, error));
@@ -427,17 +429,18 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         Ok(SwitchReport { proof, ..switched })
     }
 
-    /// The caller begins to load a version as a whole in its own way: until it has
-    /// [finished](Self::finish), the memory is torn.
+    /// Marks the memory as torn, before the caller loads a whole version in its own way. It stays
+    /// torn until the caller has [finished](Self::finish).
     ///
     /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared.
+    /// USAGE if the memory has changed since the version was prepared, or the version is not loaded
+    /// as a whole and has not been proven.
     pub fn begin(&mut self, prepared: &PreparedVersion<InPlace<M>>) -> Result<()> {
         self.place.check_epoch(prepared)?;
         if !prepared.change.is_whole && prepared.change.changes.is_none() {
             return Err(Error::usage("the version has not been proven"));
         }
-        // Changes that were proven before some of the memory may have been written are of no use.
+        // Proven changes are of no use if the memory has been in doubt since.
         if let Some(fault) = self.place.fault
             && !prepared.change.is_whole
         {
@@ -452,12 +455,12 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     /// Makes the prepared version the held one; a whole version is not proven by this.
     ///
     /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared, or the load was not
+    /// USAGE if the memory has changed since the version was prepared, or the load was not
     /// [begun](Self::begin).
     pub fn finish(&mut self, prepared: &PreparedVersion<InPlace<M>>) -> Result<SwitchReport<()>> {
         self.place.check_epoch(prepared)?;
         if !self.is_torn() {
-            return Err(Error::usage("nobody has begun to load the version"));
+            return Err(Error::usage("loading of the version has not begun"));
         }
         if let Some(memory) = &mut self.place.memory {
             let tensors: Vec<TensorInfo> = prepared
@@ -487,22 +490,22 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         Ok(switched)
     }
 
-    /// Compares the sums of all of the memory with those of the version held, which takes about as
-    /// long as copying it. Where the sums are not known, it is hashed. Says how far it is proven;
+    /// Compares the sums of all memory with those of the held version, which takes about as long as
+    /// copying the memory. If sums are unknown, the memory is hashed. Returns the level of proof;
     /// `None` if no version has been held yet.
     ///
     /// # Errors
-    /// `STATE_MISMATCH` (R-SUM-04, unless it was hashed) if something has changed the memory: it
-    /// holds no version then, and the next one is loaded as a whole. UNSUPPORTED if sums are not
-    /// known, and the processor cannot read the memory. USAGE if it holds none already. The
-    /// observer's error, if it stops the work.
+    /// `STATE_MISMATCH` (R-SUM-04, unless it was hashed) if other code has changed the memory: it
+    /// then holds no version, and the next version is loaded as a whole. UNSUPPORTED if sums are
+    /// unknown and the processor cannot read the memory. USAGE if the memory was known to hold no
+    /// version before. The observer's error, if it stops the work.
     pub fn check(&mut self, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
         let done = self.compare(peers, observer);
         self.place.note(done)
     }
 
     /// Same as [`check`](Self::check), for a caller that has [loaded](Self::finish) the version in
-    /// its own way: if the memory has another content, the version still counts as held.
+    /// its own way: if the content of the memory differs, the version still counts as held.
     ///
     /// # Errors
     /// Same errors as [`check`](Self::check).
@@ -512,9 +515,9 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
             Ok(Some(held)) => self.place.expected(held, &self.reader),
             Err(error) => Err(error),
         };
-        // The others do not wait for this one.
+        // Other processes learn of the error, so that they do not wait for this one.
         let Some(all) = expected.inspect_err(|error| drop(peers.add(&mut [], Some(error))))? else {
-            // However it was compared, it is said in the same way.
+            // Both ways to compare report the same class of error.
             let done =
                 self.place
                     .verify(&self.reader, observer)
@@ -555,19 +558,19 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     }
 }
 
-/// The pieces of a tensor that are there, and how many are missing.
+/// The pieces of a tensor that have been built, and the number of missing ones.
 type OpenTensor = (Vec<Option<Vec<u8>>>, usize);
 
-/// Takes a piece: the tensors that are built, its tensor's number among them and its own, and its
-/// bytes.
+/// Receives a piece: the tensors that are built, the number of its tensor among them and its own
+/// number, and its bytes.
 type TakePiece<'a> = &'a mut (dyn FnMut(&[TensorInfo], (usize, u64), Vec<u8>) -> Result<()> + Send);
 
-/// The sums that memory is compared with, of each tensor, by its number in the memory. `None` if
-/// sums are not known, but the memory can be hashed.
+/// The sums that each tensor must have, with the tensor's number in the memory. `None` if sums are
+/// unknown, but the memory can be hashed.
 type ExpectedSums = Option<Vec<(usize, Vec<Sums>)>>;
 
 fn unknown() -> Error {
-    Error::usage("it is not known where the tensors are")
+    Error::usage("the places of the tensors are unknown")
 }
 
 impl<M: PlacedMemory> InPlace<M> {
@@ -580,7 +583,7 @@ impl<M: PlacedMemory> InPlace<M> {
         ))
     }
 
-    /// The next version must be loaded as a whole. Torn memory stays torn.
+    /// Notes that the next version must be loaded as a whole. Torn memory stays torn.
     fn doubt(&mut self, why: Fallback) {
         self.epoch += 1;
         if self.fault != Some(Fallback::Torn) {
@@ -588,14 +591,14 @@ impl<M: PlacedMemory> InPlace<M> {
         }
     }
 
-    /// The reason why the memory is not known to hold a version. A version for which lanes were not
-    /// enough, or too many, says nothing about this.
+    /// Returns the reason why the memory may not hold its version. A failure for lack of a path, or
+    /// because changes took too much memory, says nothing about that.
     fn doubt_of_memory(&self) -> Option<Fallback> {
         self.fault
             .filter(|fault| !matches!(fault, Fallback::NoRoute | Fallback::Budget))
     }
 
-    /// The version held, for who wants to prove it; `None` if nothing has been held yet.
+    /// Returns the held version, to be proven; `None` if no version has been held yet.
     ///
     /// # Errors
     /// USAGE if the memory is known not to hold a version.
@@ -608,7 +611,7 @@ impl<M: PlacedMemory> InPlace<M> {
         }
     }
 
-    /// All of the memory has been proven to be the version held.
+    /// Notes that all memory has been proven to be the held version.
     fn proven(&mut self, proof: Proof) {
         if let Some(version) = self
             .last
@@ -619,7 +622,7 @@ impl<M: PlacedMemory> InPlace<M> {
         }
     }
 
-    /// The memory must have the tensors of a version.
+    /// Checks that the memory has the tensors of a version.
     fn check_tensors(&self, prepared: &PreparedVersion<InPlace<M>>) -> Result<()> {
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let room = |info: &TensorInfo| (info.name().to_owned(), info.dtype(), info.bytes());
@@ -632,7 +635,7 @@ impl<M: PlacedMemory> InPlace<M> {
             .eq(tensors.iter().map(|(info, _)| room(info)))
         {
             prepared.check_ties(memory.places())?;
-            // Found out now, and not when they have been written.
+            // Fails now, and not after the tensors have been written.
             let infos: Vec<TensorInfo> =
                 tensors.into_iter().map(|(info, _)| info.clone()).collect();
             let is_same = memory.places().tensors() == infos;
@@ -643,8 +646,8 @@ impl<M: PlacedMemory> InPlace<M> {
             };
         }
         Err(Error::usage(format!(
-            "the caller-provided memory does not have the tensors of version {}, by name, dtype and length; it cannot \
-             be resized",
+            "the caller-provided memory does not have the tensors of version {}, by name, dtype \
+             and length; it cannot be resized",
             prepared.held.version
         )))
     }
@@ -673,7 +676,7 @@ impl<M: PlacedMemory> InPlace<M> {
         })
     }
 
-    /// Brings back what the memory held, if that is possible.
+    /// Restores the previous content of the memory, if that is possible, and returns the error.
     fn go_back(
         &mut self,
         prepared: &mut PreparedVersion<InPlace<M>>,
@@ -686,22 +689,20 @@ impl<M: PlacedMemory> InPlace<M> {
         let put_back = changes.put_back(memory);
         let voted = peers.vote(put_back.as_ref().err());
         if put_back.is_ok() && voted.is_ok_and(|failed| failed.is_none()) {
-            // Memory that was written to does not hold a version.
+            // Memory that other code has written to does not hold a version.
             self.fault = is_other(&error).then_some(Fallback::Proof);
         }
         error
     }
 
-    /// The sums that the memory has to have if it holds this version.
+    /// Returns the sums that the memory must have if it holds this version.
     fn expected(&self, held: &HeldVersion<()>, reader: &ChainReader) -> Result<ExpectedSums> {
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let mut all = Vec::new();
         for (shard, sums) in held.shards.iter().zip(&held.sums) {
             let Some(known) = sums_of_taken(&reader.selection, &shard.table, sums) else {
-                let unknown = Error::refused(
-                    ErrorClass::Unsupported,
-                    "the sums of a tensor are not known",
-                );
+                let unknown =
+                    Error::refused(ErrorClass::Unsupported, "the sums of a tensor are unknown");
                 return memory.state().map_or(Err(unknown), |_| Ok(None));
             };
             let taken = shard
@@ -717,14 +718,17 @@ impl<M: PlacedMemory> InPlace<M> {
         Ok(Some(all))
     }
 
-    /// Hashes the memory; its sums are known then.
+    /// Hashes the memory and compares it with the held version. Its sums are known afterwards.
     fn verify(&mut self, reader: &ChainReader, observer: &dyn Observer) -> Result<Option<Proof>> {
         let Some(held) = self.to_prove()? else {
             return Ok(None);
         };
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let state = memory.state().ok_or_else(|| {
-            Error::usage("no process can read all of the tensors, so they cannot be hashed: compare their sums")
+            Error::usage(
+                "no process can read all of the tensors, so they cannot be hashed: compare their \
+                 sums",
+            )
         })?;
         let hashing = InPhase::begin(observer, Phase::Hash, total_bytes(state.tensors()));
         let selection = &reader.selection;
@@ -747,7 +751,7 @@ impl<M: PlacedMemory> InPlace<M> {
         Ok(Some(Proof::Hashed))
     }
 
-    /// Memory that has been found to be something else holds no version.
+    /// Notes that the memory holds no version if a check found that it differs.
     fn note(&mut self, done: Result<Option<Proof>>) -> Result<Option<Proof>> {
         if done.as_ref().is_err_and(is_other) {
             self.doubt(Fallback::Check);
@@ -756,7 +760,7 @@ impl<M: PlacedMemory> InPlace<M> {
     }
 }
 
-/// Whether memory was found to be something else.
+/// Whether an error says that the memory differs from its version.
 fn is_other(error: &Error) -> bool {
     matches!(
         error.class(),
@@ -764,8 +768,8 @@ fn is_other(error: &Error) -> bool {
     )
 }
 
-/// The changes of a shard, by digests: each piece that changes is built and hashed beside the
-/// memory.
+/// Adds the changes of a shard, proven by digests: each piece that changes is built and hashed
+/// beside the memory.
 fn by_digests<M: PlacedMemory>(
     (replay, base): (&Replay<'_, FileSource>, &StateTable),
     memory: &mut M,
@@ -808,8 +812,8 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
             .into_iter()
             .flat_map(|held| held.shards.iter().zip(&held.sums));
         let shards = shards.map(|(record, sums)| {
-            // The sums of routes that no commit names are not trusted (R-SUM-08). Nothing is read
-            // of the memory here.
+            // The sums of routes that no commit names are not trusted (R-SUM-08). The memory is not
+            // read here.
             let sums = if is_trusted(plan) {
                 sums.clone()
             } else {
@@ -834,7 +838,7 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
         let is_whole = is_whole(plan);
         let followed = reader.follow(plan, self, observer, received, |following, pushed| {
             following.begin(pushed)?;
-            // Not where they have nothing to tear.
+            // Links need not be proven first if the memory holds no version that they could tear.
             let is_torn = self.fault == Some(Fallback::Torn);
             if is_whole && (self.links_failed || self.last.is_some() && !is_torn) {
                 following.prove(pushed)?;
@@ -850,8 +854,8 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
                         pushed.shard.sums.clone()
                     },
                 });
-                // The sums at the end of an untrusted path are taken from its tensors, when these
-                // have been hashed.
+                // The sums at the end of an untrusted path are computed from its tensors, once
+                // these have been hashed.
                 sums.push(match pushed.replay.sums() {
                     Some(sums) if is_trusted(plan) => sums.clone(),
                     _ => StateSums::default(),

@@ -1,5 +1,5 @@
-//! Brings memory of the follower's own to versions of a chain: the changes are prepared and proven
-//! beside it, then written.
+//! Keeps the follower's own memory at versions of a chain: changes are prepared and proven beside
+//! the memory, then written.
 
 use std::time::Instant;
 
@@ -21,13 +21,13 @@ use crate::following::switched::SwitchReport;
 use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Memory of the follower's own at a version of a chain. A [`Follower`] keeps it. Memory of the
-/// caller is changed [in place](crate::InPlace).
+/// Memory of its own that a [`Follower`] keeps at a version of a chain. Memory of the caller is
+/// changed [in place](crate::InPlace).
 ///
 /// A version is prepared and proven beside the memory; no byte of the memory changes before the
-/// version is [applied](Follower::apply). To apply takes as long as writing the values that differ.
-/// It is always hashed: each piece that changes is read, built and hashed beside it. Nothing
-/// records which version the memory holds: another process begins from nothing.
+/// version is [applied](Follower::apply). Applying takes as long as writing the values that differ.
+/// A version is always hashed: each piece that changes is read, built and hashed beside the memory.
+/// No record says which version the memory holds: a new process begins from nothing.
 ///
 /// ```
 /// # use deltachain::tensor::{Dtype, MemoryState, State};
@@ -59,9 +59,9 @@ use crate::observer::{InPhase, Observer, Phase};
 #[derive(Debug)]
 pub struct Memory {
     held: Option<HeldVersion<()>>,
-    /// One for each shard held.
+    /// The memory of each held shard.
     memories: Vec<MemoryState>,
-    /// The cache, if the caller has given none. Removed when this is dropped.
+    /// The temporary cache, if the caller gave none. It is removed when this is dropped.
     _scratch: Option<Scratch>,
 }
 
@@ -72,22 +72,21 @@ pub struct OwnChanges {
     base: Option<VersionId>,
     /// The changes in the memory of each shard.
     sets: Vec<PatchSet>,
-    /// Its memory, if it has other shards, so that nothing changes in place.
+    /// New memory, if the version has other shards than the held one.
     memories: Option<Vec<MemoryState>>,
     is_applied: bool,
 }
 
 impl PreparedVersion<Memory> {
-    /// The changes in the memory of each shard: lanes and their values, and tensors that come
-    /// whole. When it has been applied, the tensors that come whole are those of the version
-    /// before.
+    /// The changes in the memory of each shard: lanes and their values, and whole tensors. After
+    /// the version has been applied, the whole tensors are those of the previous version.
     pub fn patch_sets(&self) -> &[PatchSet] {
         &self.change.sets
     }
 }
 
 impl Follower<Memory> {
-    /// Begins with nothing, in memory of its own.
+    /// Creates a follower that holds no version, with memory of its own.
     ///
     /// # Errors
     /// USAGE if no shard or tensor is selected or a pattern is not valid; IO.
@@ -103,15 +102,15 @@ impl Follower<Memory> {
         })
     }
 
-    /// The tensors of all shards held.
+    /// Returns the tensors of all held shards.
     pub fn state(&self) -> impl State {
         View::joined(&self.place.memories)
     }
 
-    /// Makes the memory hold the prepared version: values are written.
+    /// Writes the changes of the prepared version to the memory.
     ///
     /// # Errors
-    /// USAGE if the memory is not at the version any more that this was prepared for. Nothing has
+    /// USAGE if the memory is no longer at the version for which this one was prepared. Nothing has
     /// changed then.
     pub fn apply(&mut self, prepared: &mut PreparedVersion<Memory>) -> Result<SwitchReport<()>> {
         let began = Instant::now();
@@ -141,10 +140,10 @@ impl Follower<Memory> {
         Ok(report.clone())
     }
 
-    /// Hashes the memory and compares it with what the version held is.
+    /// Hashes the memory and compares it with the held version.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if something has changed it. The observer's error, if it stops the
+    /// R-APP-01 (`WRONG_BASE`) if the memory has changed. The observer's error, if it stops the
     /// work.
     pub fn verify(&self, observer: &dyn Observer) -> Result<()> {
         let Some(held) = &self.place.held else {
@@ -239,7 +238,7 @@ impl Destination for Memory {
     }
 }
 
-/// All sets with their memories, if they fit.
+/// Stages all sets in their memories, if they fit.
 fn stage<'m>(
     sets: &'m mut [PatchSet],
     memories: &'m mut [MemoryState],

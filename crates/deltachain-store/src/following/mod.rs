@@ -1,4 +1,4 @@
-//! Bringing a directory or memory to versions of a chain: planning, building, switching, polling.
+//! Keeps a directory or memory at versions of a chain: planning, building, switching, polling.
 
 #![expect(
     private_interfaces,

@@ -1,15 +1,16 @@
-//! The links of a plan that has been followed, kept open: what comes of them goes to memory later.
+//! The links of a plan, kept open after the plan was followed, to write their results to memory
+//! later.
 
 use deltachain::StateSums;
 use deltachain::{FileSource, LinkReader, Replay, Result, StateTable};
 
 use crate::following::selection::Selection;
 
-/// The links of each shard that is taken.
+/// The links of each selected shard.
 #[derive(Debug)]
 pub(crate) struct OpenLinks {
     shards: Vec<OpenShard>,
-    /// The tensors that are taken.
+    /// The selected tensors.
     pub(crate) selection: Selection,
 }
 
@@ -23,14 +24,14 @@ struct OpenShard {
 #[derive(Debug)]
 pub(crate) struct LinkBase {
     pub(crate) table: StateTable,
-    /// Its sums, if the links are taken in place. Following sums takes a reading of each link's,
-    /// again for each replay.
+    /// Its sums, if the links are taken in place. To follow sums, each replay must read those of
+    /// each link again.
     pub(crate) sums: Option<StateSums>,
 }
 
 impl OpenLinks {
-    /// The links of each shard, as they were opened when the plan was followed, with what they
-    /// start from.
+    /// Joins the links of each shard, as they were opened when the plan was followed, with their
+    /// bases.
     pub(crate) fn new(
         bases: Vec<LinkBase>,
         links: Vec<Vec<LinkReader<FileSource>>>,
@@ -52,7 +53,7 @@ impl OpenLinks {
         self.shards.iter().map(|shard| &shard.base)
     }
 
-    /// Works with the links of one shard, for the tensors that are taken.
+    /// Runs `work` with a replay of the links of one shard, for the selected tensors.
     pub(crate) fn replay<T>(
         &self,
         shard: usize,

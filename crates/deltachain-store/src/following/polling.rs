@@ -1,4 +1,4 @@
-//! Staying at the newest version of a chain.
+//! Keeps a follower at the newest version of a chain.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use crate::following::reach::PreparedVersion;
 use crate::following::switched::{Lag, SwitchReport};
 use crate::observer::{InPhase, Observer, Phase};
 
-/// How often a waiting thread checks whether to go on waiting.
+/// Interval at which a waiting thread checks whether to go on waiting.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// After this many polls that only ask for the next commit, the chain is listed again: it may have
@@ -28,12 +28,12 @@ deltachain::setters! {
     /// Options for following a chain.
     #[derive(Debug, Clone)]
     pub struct FollowOptions {
-        /// The shortest pause between two polls. While there is nothing new, pauses grow. Up to
-        /// half of each is taken off at random, so that many followers do not come at once.
+        /// The shortest pause between two polls. While there is nothing new, pauses grow. Each is
+        /// shortened at random by up to half, so that many followers do not poll at once.
         pub poll: Duration = Duration::from_secs(2),
         /// The longest pause.
         pub poll_longest: Duration = Duration::from_secs(30),
-        /// Only versions whose number is a multiple of this one are taken; all if `None`.
+        /// Only versions whose number is a multiple of this number are followed; all if `None`.
         pub every: Option<NonZeroU64> = None,
         /// End when this version, or a later one, has been reached.
         pub until: Option<u64> = None,
@@ -44,31 +44,31 @@ deltachain::setters! {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FollowEvent {
-    /// The follower is at another version than before.
+    /// The follower has switched to another version.
     Switched(Box<SwitchReport>),
-    /// A poll: the version held is the newest.
+    /// A poll found that the held version is the newest.
     Newest,
-    /// A poll, or the way to a version, failed. The next poll is after a pause.
+    /// A poll, or the switch to a version, failed. The next poll follows after a pause.
     Failed(Error),
-    /// Nothing to do. Comes often between two polls, so that the caller can do work of its own.
+    /// Nothing to do. Sent often between two polls, so that the caller can do work of its own.
     Pause,
 }
 
-/// The function that is called at each event, with the follower. [`ControlFlow::Break`] ends the
-/// following, an error does too and is returned.
+/// The function that is called with the follower at each event. [`ControlFlow::Break`] ends
+/// following; so does an error, which is returned.
 pub type OnEvent<'a> = dyn FnMut(&Follower<Directory>, FollowEvent) -> Result<ControlFlow<()>> + 'a;
 
 impl Follower<Directory> {
-    /// Brings the directory to the newest version again and again. Several new versions are taken
-    /// at once, by the cheapest path.
+    /// Keeps the directory at the newest version. Several new versions are applied at once, by the
+    /// cheapest path.
     ///
-    /// If something cannot be reached, is damaged or is missing, the observer is told, and it is
-    /// retried after a pause: somebody may repair it. Meanwhile the version held stays.
+    /// If something is unreachable, damaged or missing, the follower reports it to the observer and
+    /// retries after a pause, because it may be repaired. The held version stays meanwhile.
     ///
     /// # Errors
     /// USAGE, and R-CHN-17 (`CHAIN`) if the version does not have a selected shard, because a retry
-    /// does not help; the error of `on_event`; the error of the observer. The observer is asked
-    /// again after a failure, and must give its error again.
+    /// does not help; the error of `on_event`; the error of the observer. After a failure the
+    /// observer is called again, and must return its error again.
     pub fn follow(
         &mut self,
         options: &FollowOptions,
@@ -85,7 +85,7 @@ impl Follower<Directory> {
             let event = match switched {
                 Ok(Some(mut switched)) => {
                     let mut lag = lag(self.store(), switched.version);
-                    // Versions that are not signed are none to wait for.
+                    // Unsigned versions do not count as lag.
                     let skipped = self.unsigned().map_or(0, |unsigned| unsigned.version);
                     lag.versions -= skipped.saturating_sub(switched.version).min(lag.versions);
                     switched.lag = Some(lag);
@@ -126,7 +126,8 @@ pub struct Poller {
     short_polls: u32,
     /// Why the last poll failed.
     remark: Option<Remark>,
-    /// The cause that the observer has been told of. Once is enough, until a poll succeeds.
+    /// The cause that was last reported to the observer. It is not reported again before a poll
+    /// succeeds.
     told: Option<String>,
 }
 
@@ -134,7 +135,7 @@ pub struct Poller {
 #[derive(Debug)]
 struct Remark {
     text: String,
-    /// The text, without a path that is another one at each attempt.
+    /// The text without the path of a temporary file, which differs at each attempt.
     cause: String,
 }
 
@@ -153,7 +154,7 @@ impl Remark {
 }
 
 impl Poller {
-    /// Begins with a poll of the whole chain.
+    /// Creates a poller. Its first poll is a full one, which lists the chain.
     pub fn new(options: &FollowOptions) -> Self {
         Self {
             options: options.clone(),
@@ -176,7 +177,7 @@ impl Poller {
         if self.short_polls > 0
             && let Some(held) = follower.held()
             && follower.place.is_there()
-            // If this cannot be found out, a whole poll follows, which will tell.
+            // If the store cannot be asked, a full poll follows, which reports the error.
             && matches!(follower.store().has_commit_after(held.version), Ok(false))
         {
             self.short_polls -= 1;
@@ -262,7 +263,7 @@ impl Poller {
     }
 }
 
-/// The lag of a version. Nothing depends on it, so unknown parts are left open.
+/// Measures the lag of a version. Nothing depends on it, so errors are ignored.
 pub fn lag(store: &Store, version: u64) -> Lag {
     let head = store
         .listing(version)
@@ -271,19 +272,19 @@ pub fn lag(store: &Store, version: u64) -> Lag {
     let stored = stored(store, version).ok().flatten();
     Lag {
         versions: head.map_or(0, |head| head.saturating_sub(version)),
-        // Clocks differ and jump: what would be negative is 0.
+        // Clocks differ and jump: a negative time becomes 0.
         seconds: stored.map(|time| time.elapsed().unwrap_or_default().as_secs_f64()),
     }
 }
 
-/// The time at which the commit of a version was stored, by the store's clock. `None` if the commit
-/// does not exist or the store has no times.
+/// Returns the time at which the commit of a version was stored, by the store's clock. `None` if
+/// the commit does not exist or the store has no times.
 ///
 /// # Errors
 /// IO.
 pub fn stored(store: &Store, version: u64) -> Result<Option<SystemTime>> {
     let commit = store.find(ObjectName::Commit(version))?;
-    // A web server that does not know says 1970.
+    // A web server that does not know the time reports 1970.
     Ok(commit
         .map(|commit| commit.stored)
         .filter(|time| *time > UNIX_EPOCH))

@@ -1,5 +1,5 @@
-//! Reaching a version, wherever it goes: plan, fetch, build, and take another way if one fails
-//! (SPEC section 19).
+//! Reaches a version, for any destination: plans, fetches, builds, and tries another path if one
+//! fails (SPEC section 19).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,12 +27,13 @@ use crate::following::switched::{PhaseTimes, SwitchReport};
 use crate::following::trusting::FollowerTrust;
 use crate::observer::Observer;
 
-/// The error if documents do not fit each other, or name something that does not exist.
+/// The rules that are broken if documents do not fit each other, or name something that does not
+/// exist.
 const AT_ODDS: [&str; 7] = [
     "R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13",
 ];
 
-/// The error if the chain does not have the version held any more.
+/// The rules that are broken if the chain no longer has the held version.
 const BEHIND: [&str; 4] = ["R-CHN-04", "R-CHN-05", "R-CHN-13", "R-CHN-14"];
 
 /// Destination of versions: a directory or memory.
@@ -42,26 +43,26 @@ pub trait Destination: Sized {
     /// Place of a version in a [`SwitchReport`].
     type At: Default + Clone;
 
-    /// Whether links are taken in place where they can be: then their files are fetched whole, and
-    /// sums are followed.
+    /// Whether links are taken in place where that is possible. Their files are then downloaded
+    /// whole, and sums are followed.
     const IS_IN_PLACE: bool = false;
     /// Whether files are written by layouts.
     const HAS_FILES: bool = false;
 
-    /// The version held.
+    /// The held version.
     fn held(&self) -> Option<&HeldVersion<Self::At>>;
 
-    /// The version held, if links may start from it.
+    /// The held version, if links may start from it.
     fn base(&self) -> Option<&HeldVersion<Self::At>> {
         self.held()
     }
 
-    /// The version below which the chain must not go, whether it is usable or not.
+    /// The version below which the chain must not be rolled back, whether it is usable or not.
     fn last(&self) -> Option<&HeldVersion<Self::At>> {
         self.held()
     }
 
-    /// Whether the held version is still in its place; a quick look, without reading the files.
+    /// Whether the held version is still in its place. A quick check that does not read the files.
     fn is_there(&self) -> bool {
         true
     }
@@ -76,7 +77,7 @@ pub trait Destination: Sized {
         reader.prepare(version, self, observer)
     }
 
-    /// The shards held, as the plan may use them.
+    /// The held shards, as the bases of a plan.
     fn shards(&self, plan: &Plan, selection: &Selection) -> Result<Vec<BaseShard<'_>>>;
 
     /// Whether the held version lacks something other than tensors.
@@ -84,13 +85,13 @@ pub trait Destination: Sized {
         false
     }
 
-    /// Why what is held must not be changed in place.
+    /// The reason why the held version must not be changed in place.
     fn fault(&self) -> Option<Fallback> {
         None
     }
 
-    /// Follows a plan, by [`ChainReader::follow`] if it has routes. The totals of what has been
-    /// fetched are added to `received`.
+    /// Follows a plan, by [`ChainReader::follow`] if it has routes. The totals of downloads are
+    /// added to `received`.
     fn make(
         &self,
         reader: &ChainReader,
@@ -100,13 +101,13 @@ pub trait Destination: Sized {
     ) -> Result<(HeldVersion<Self::At>, Self::Change), Blame>;
 }
 
-/// A version that is ready: nothing but the switch is left to do. In a directory it is complete,
-/// and on disk; dropped, or followed by another [`Follower::prepare`](crate::Follower::prepare), it
-/// is removed when that begins to write. Memory that is changed in place is ready if the version is
-/// loaded as a whole, or if its changes have been proven.
+/// A version that is ready: only the switch is left to do. In a directory it is complete and on
+/// disk. If it is not applied, the next [`Follower::prepare`](crate::Follower::prepare) that begins
+/// to write removes it. Memory that is changed in place is ready if the version is loaded as a
+/// whole, or if its changes have been proven.
 #[derive(Debug)]
 pub struct PreparedVersion<P: Destination> {
-    /// The version as it is held when it has been applied.
+    /// The version, as it will be held once it has been applied.
     pub(crate) held: HeldVersion<P::At>,
     pub(crate) change: P::Change,
     /// The report of the switch to it, as far as it is known.
@@ -114,14 +115,14 @@ pub struct PreparedVersion<P: Destination> {
 }
 
 impl<P: Destination> PreparedVersion<P> {
-    /// The version, as it is held when it has been applied. The directory of its files is complete,
-    /// but `current` does not lead to it yet.
+    /// Returns the version, as it will be held once it has been applied. The directory of its files
+    /// is complete, but `current` does not lead to it yet.
     pub fn held(&self) -> &HeldVersion<P::At> {
         &self.held
     }
 }
 
-/// A version, ready; `None` if it is held already.
+/// A prepared version; `None` if it is held already.
 type ReachResult<P> = Result<Option<PreparedVersion<P>>>;
 
 /// Maximum number of paths tried for one version, and of faults reported to the observer: a chain
@@ -133,16 +134,16 @@ const MOST_TOLD: usize = 20;
 /// rollback.
 const LOOK_BACK: u64 = 64;
 
-/// A plan that is asked for.
+/// A request for a plan.
 #[derive(Clone, Copy)]
 struct PlanRequest {
     /// The version; the head if `None`.
     version: Option<u64>,
-    /// The version that the chain goes on from.
+    /// The version that the chain must go on from.
     held: Option<VersionId>,
-    /// The commit to which the chain may have gone back.
+    /// The commit to which a rollback is accepted.
     accept: Option<Digest>,
-    /// Whether the newest signed head that was seen counts: not if another chain is to be taken.
+    /// Whether the newest signed head that was seen counts; false if another chain is adopted.
     counts_seen: bool,
 }
 
@@ -150,7 +151,7 @@ struct PlanRequest {
 pub(crate) struct FollowedPlan<'a, T> {
     /// The result of applying the links.
     pub(crate) built: T,
-    /// The shards as they are then.
+    /// The shards after the links have been applied.
     pub(crate) shards: Vec<ShardRecord>,
     pub(crate) links: Links<'a>,
     pub(crate) opened: OpenedLinks,
@@ -160,12 +161,12 @@ pub(crate) struct FollowedPlan<'a, T> {
 #[derive(Clone, Copy)]
 enum Attempt {
     Usual,
-    /// The same once more.
+    /// Same as `Usual`, once more.
     Again,
-    /// Another chain is taken.
+    /// Another chain is adopted.
     OtherChain,
-    /// The chain may have gone back to this commit. Whether the error of the attempt before says
-    /// that it lies behind the version held.
+    /// The chain may have been rolled back to `commit`. `is_chain_behind` is true if the previous
+    /// attempt failed because the chain no longer has the held version.
     Rollback {
         commit: Digest,
         is_chain_behind: bool,
@@ -203,7 +204,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Everything that is needed to reach versions, wherever they go.
+/// Everything that is needed to reach versions, for any destination.
 #[derive(Debug)]
 pub(crate) struct ChainReader {
     /// The chain's own store, from which all documents come.
@@ -212,19 +213,19 @@ pub(crate) struct ChainReader {
     pub(crate) cache: Cache,
     pub(crate) selection: Selection,
     pub(crate) limits: Limits,
-    /// If only signed versions are taken.
+    /// The trusted keys, if only signed versions are accepted.
     pub(crate) trust: Option<FollowerTrust>,
-    /// The commit to which the chain may have gone back.
+    /// The commit to which the user allows a rollback.
     pub(crate) rollback: Option<Digest>,
-    /// Whether another chain may still be taken.
+    /// Whether another chain may still be adopted.
     pub(crate) adopt: AtomicBool,
     /// The newest version whose commit has been read, whether it could be reached or not.
     pub(crate) newest: Mutex<Option<u64>>,
 }
 
 impl ChainReader {
-    /// The version that a plan leads to, which has been hashed: whether its assets are taken, and
-    /// its shards.
+    /// Returns the version that a plan leads to, which has been hashed. `assets` says whether its
+    /// assets are included.
     pub(crate) fn version<P: Destination>(
         &self,
         plan: &Plan,
@@ -233,7 +234,7 @@ impl ChainReader {
         shards: Vec<ShardRecord>,
     ) -> HeldVersion<P::At> {
         let last = to.last();
-        // The commits that are not a way back any more once this one is held.
+        // The commits to which no rollback is allowed any more once this version is held.
         let mut accepted = last.map(|last| last.accepted.clone()).unwrap_or_default();
         let is_held = |allowed: &Digest| {
             plan.commit == *allowed || last.is_some_and(|last| last.commit == *allowed)
@@ -281,7 +282,7 @@ impl ChainReader {
             let request = Self::request(attempt, version, to.last());
             let error = match self.reach(request, to, observer, &mut told) {
                 Ok(reached) => {
-                    // Whichever chain that was, it is the one from here on.
+                    // From now on the follower stays with the chain of this version.
                     self.adopt.store(false, Ordering::Relaxed);
                     return Ok(reached);
                 }
@@ -303,8 +304,8 @@ impl ChainReader {
         last: Option<&HeldVersion<At>>,
     ) -> Result<Option<Attempt>> {
         let next = match failed {
-            // A document may have been damaged on its way, or have come from a cache that is older
-            // than the others.
+            // A document may have been damaged in transit, or may come from a cache that is older
+            // than the other documents.
             Attempt::Usual if error.breaks(&AT_ODDS) => Some(Attempt::Again),
             Attempt::Usual | Attempt::Again => {
                 let can_adopt = self.adopt.load(Ordering::Relaxed);
@@ -319,7 +320,7 @@ impl ChainReader {
                     None
                 }
             }
-            // The chain may have gone on from there. Then the first step is to that version.
+            // The chain may have gone on from this commit. The first step is then to its version.
             Attempt::Rollback {
                 commit,
                 is_chain_behind: true,
@@ -345,7 +346,7 @@ impl ChainReader {
         };
         match attempt {
             Attempt::Usual | Attempt::Again => usual,
-            // The version held is of use as long as the chain goes on from there.
+            // Another chain does not go on from the held version.
             Attempt::OtherChain => PlanRequest {
                 held: None,
                 counts_seen: false,
@@ -363,7 +364,8 @@ impl ChainReader {
         }
     }
 
-    /// The commit to which the chain may have gone back, unless it has been held: that counts once.
+    /// Returns the commit to which the user allows a rollback, unless it has been held: the
+    /// permission works once.
     fn new_rollback<At>(&self, last: Option<&HeldVersion<At>>) -> Option<Digest> {
         let commit = self.rollback?;
         let was_held =
@@ -403,8 +405,8 @@ impl ChainReader {
             let plan = self.plan(&mut planner);
             times.plan += began.elapsed();
             for fault in planner.passed_over() {
-                // Without a usable version here, a path from the version held is never one, and
-                // another line says why the version is loaded as a whole.
+                // Without a usable base, paths from the held version are always skipped, and
+                // another remark says why the version is loaded as a whole.
                 if to.base().is_some() || !fault.breaks(&["R-APP-01"]) {
                     told.tell(&format!("skipped a path: {fault}"));
                 }
@@ -434,28 +436,14 @@ impl ChainReader {
                             plan.version
                         ));
                     }
-                    self.cache
-                        .trim()
-                        .unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
+                    if let Err(error) = self.cache.trim() {
+                        observer.remark(&format!("{error:#}"));
+                    }
+                    let from = to.held().map(|held| held.version);
                     let report = SwitchReport {
-                        from: to.held().map(|held| held.version),
-                        version: held.version,
-                        state: held.state,
-                        commit: held.commit,
-                        metadata: held.metadata.clone(),
-                        directory: held.directory.clone(),
-                        routes: plan
-                            .hops
-                            .iter()
-                            .map(|hop| (hop.from, hop.version))
-                            .collect(),
-                        downloaded: received.downloaded,
-                        from_cache: received.from_cache,
-                        written: received.written,
                         times,
-                        proof: held.proof,
                         fallback,
-                        lag: None,
+                        ..switch_report(from, &held, &plan, &received)
                     };
                     return Ok(Some(PreparedVersion {
                         held,
@@ -521,8 +509,8 @@ impl ChainReader {
         self.check_layouts(plan, to)
     }
 
-    /// Notes the newest version of the chain. A plan for the head knows it; one for another version
-    /// only shows that the chain goes at least that far.
+    /// Notes the newest version of the chain. A plan for the head knows it; a plan for another
+    /// version only shows that the chain has at least that version.
     fn note_newest(&self, asked: Option<u64>, plan: &Plan) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.is_none() || *newest < Some(plan.version) {
@@ -530,8 +518,8 @@ impl ChainReader {
         }
     }
 
-    /// Follows a plan. If that fails, and bytes of copies may be the reason, it is followed again
-    /// with files of the chain's own store before the plan is given up.
+    /// Follows a plan. If that fails, and bytes of copies may be the reason, follows it again with
+    /// files of the chain's own store before giving up the plan.
     fn make<P: Destination>(
         &self,
         to: &P,
@@ -562,7 +550,7 @@ impl ChainReader {
         })
     }
 
-    /// Checks the layouts of the version held, if it stays: R-LAY-03.
+    /// Checks the layouts of the held version, if it stays: R-LAY-03.
     fn check_layouts<P: Destination>(&self, plan: &Plan, to: &P) -> Result<()> {
         if !plan.hops.is_empty() {
             return Ok(());
@@ -591,7 +579,7 @@ impl ChainReader {
         )
     }
 
-    /// Fetches the links of a plan, and lets `build` make something of them.
+    /// Fetches the links of a plan, applies them with `build`, and proves the result.
     pub(crate) fn follow<'a, P: Destination, T>(
         &'a self,
         plan: &'a Plan,
@@ -652,13 +640,43 @@ impl ChainReader {
                 to.shards(plan, &self.selection)
             }
             Some(_) => Err(Error::usage(
-                "the plan starts from another version than the held one",
+                "the plan does not start from the held version",
             )),
         }
     }
 }
 
-/// Why a version that would be taken in place is loaded as a whole, if it is.
+/// The report on a switch, without the times and the reason of a whole load.
+fn switch_report<D: Clone>(
+    from: Option<u64>,
+    held: &HeldVersion<D>,
+    plan: &Plan,
+    received: &FetchTotals,
+) -> SwitchReport<D> {
+    SwitchReport {
+        from,
+        version: held.version,
+        state: held.state,
+        commit: held.commit,
+        metadata: held.metadata.clone(),
+        directory: held.directory.clone(),
+        routes: plan
+            .hops
+            .iter()
+            .map(|hop| (hop.from, hop.version))
+            .collect(),
+        downloaded: received.downloaded,
+        from_cache: received.from_cache,
+        written: received.written,
+        times: PhaseTimes::default(),
+        proof: held.proof,
+        fallback: None,
+        lag: None,
+    }
+}
+
+/// Returns the reason why a version that could be taken in place is loaded as a whole; `None` if it
+/// is not, or is the first one.
 fn why_whole<P: Destination>(plan: &Plan, to: &P) -> Option<Fallback> {
     if !P::IS_IN_PLACE || !is_whole(plan) {
         return None;
@@ -676,8 +694,8 @@ pub(crate) fn is_trusted(plan: &Plan) -> bool {
     plan.hops.iter().all(|hop| hop.is_in_commit)
 }
 
-/// Compares the held shards with the shards that a plan starts from. Without any of use, there are
-/// none.
+/// Compares the held shards with the shards that a plan starts from. Without a usable version,
+/// there are no held shards.
 fn check_start<D>(shards: &[Digest], record: Option<&HeldVersion<D>>) -> Result<()> {
     let held = record.iter().flat_map(|record| &record.shards);
     check_held(

@@ -21,9 +21,9 @@ use crate::observer::{InPhase, Observer, Phase};
 /// A plan being followed.
 pub(crate) struct PlanReplay<'a> {
     pub(crate) plan: &'a Plan,
-    /// The shards that are wanted, ascending.
+    /// The selected shards, ascending.
     pub(crate) wanted: &'a [usize],
-    /// The tensors that are taken.
+    /// The selected tensors.
     pub(crate) selection: &'a Selection,
     pub(crate) limits: &'a Limits,
     /// The check of layouts, if files are written by them.
@@ -34,9 +34,9 @@ pub(crate) struct PlanReplay<'a> {
 /// Check of layouts by a tool that writes files (SPEC section 25.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layouts {
-    /// They are compared with those that commits name.
+    /// Layouts are compared with those that commits name.
     Compared,
-    /// With trust, they must be proven as well.
+    /// Layouts must also be proven, because the follower trusts keys.
     Proven,
 }
 
@@ -44,14 +44,14 @@ pub(crate) enum Layouts {
 pub(crate) struct PushedShard<'a> {
     pub(crate) shard: &'a BaseShard<'a>,
     pub(crate) replay: Replay<'a, &'a FetchedLink<'a>>,
-    /// The layout of all its tensors, whichever of them are taken.
+    /// The layout of all its tensors, selected or not.
     pub(crate) layout: Layout,
     is_proven: bool,
 }
 
 impl PlanReplay<'_> {
-    /// Opens the links, lets `build` make something of them, and says what the shards are then, and
-    /// what has been read of the links. All that `build` makes has been proven when this has
+    /// Opens the links and passes them to `build`. Returns the result of `build`, the shards
+    /// afterwards, and the headers and indexes of the links. The result is proven once this has
     /// returned without error, and not before.
     pub(crate) fn run<T>(
         &self,
@@ -98,9 +98,9 @@ impl PlanReplay<'_> {
         Ok((built, shards, opened))
     }
 
-    /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has
-    /// reached the disk then. `held` has the files of the version held: even if nothing is built on
-    /// it, files that stay the same get the same headers.
+    /// Writes the model directory at `out`, and returns the bytes of its tensors. Blocks until all
+    /// of it is on disk. `held` has the files of the held version: files that stay the same get the
+    /// same headers, even if nothing is built from that version.
     pub(crate) fn write(
         &self,
         pushed: &[PushedShard<'_>],
@@ -124,7 +124,7 @@ impl PlanReplay<'_> {
         let layout = Layout::joined(files.iter())?;
         check_room(out.parent().unwrap_or(out), total_bytes(&union))?;
         let mut staged = StagedSafetensors::create(out, &union, &layout, held, false)?;
-        // Among them may be safetensors files that this version does not have any more.
+        // They may include safetensors files that this version no longer has.
         staged.leave_other_files();
         staged.write_back_early()?;
         for (place, (PushedShard { shard, replay, .. }, tensors)) in
@@ -161,12 +161,13 @@ impl PlanReplay<'_> {
         Ok(sets)
     }
 
-    /// Proves the links of all shards, whatever becomes of them.
+    /// Proves the links of all shards, without a result.
     pub(crate) fn prove(&self, pushed: &[PushedShard<'_>]) -> Result<(), Blame> {
         prove(pushed, &InPhase::begin(self.observer, Phase::Build, 0))
     }
 
-    /// Checks that the shards are together what the commit names.
+    /// Checks that the shards together are the state that the commit names, and begins the work of
+    /// building.
     pub(crate) fn begin(&self, pushed: &[PushedShard<'_>]) -> Result<(), Blame> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         self.tensors(pushed, &building)?;
@@ -187,7 +188,7 @@ impl PlanReplay<'_> {
         };
         if union.is_empty() && self.selection.patterns.is_some() && !self.selection.is_none() {
             return Err(Error::usage(format!(
-                "version {} has none of the selected tensors",
+                "version {} has none of the selected tensors: check the patterns",
                 self.plan.version
             ))
             .into());
@@ -200,8 +201,8 @@ impl PlanReplay<'_> {
         Ok((tensors, union))
     }
 
-    /// Whether the shards are together what the commit names. One that takes some shards only
-    /// cannot tell.
+    /// Checks that the shards together are the state that the commit names. With only some of the
+    /// shards, this cannot be checked.
     fn check_union(&self, pushed: &[PushedShard<'_>]) -> Result<()> {
         if self.wanted.len() < self.plan.shards.len() {
             return Ok(());
@@ -212,8 +213,9 @@ impl PlanReplay<'_> {
         )
     }
 
-    /// Two shards have a tensor of the same name, so they cannot share a directory. The commit has
-    /// the fault, unless one of the links does not lead to the state that it names.
+    /// Finds the fault if two shards have a tensor of the same name, so that they cannot share a
+    /// directory. The commit is at fault, unless one of the links does not lead to the state that
+    /// it names.
     fn tell_apart(&self, pushed: &[PushedShard<'_>], building: &InPhase<'_>) -> Blame {
         if let Err(blame) = prove(pushed, building) {
             return blame;
@@ -250,8 +252,8 @@ impl PlanReplay<'_> {
         readers.collect()
     }
 
-    /// Step 7 of SPEC section 10 for the links of a shard, one after another; and their layouts,
-    /// where files are written by them (SPEC section 25.2).
+    /// Does step 7 of SPEC section 10 for the links of a shard, one after another. Checks their
+    /// layouts, if files are written by them (SPEC section 25.2).
     fn push<'a>(
         &self,
         shard: &'a BaseShard<'_>,
@@ -288,7 +290,8 @@ impl PlanReplay<'_> {
         })
     }
 
-    /// The part of a layout's file that is taken, if anything of it is.
+    /// Returns a layout's file with only the selected tensors; `None` if the patterns select none
+    /// of its tensors.
     fn taken_of(&self, file: &LayoutFile) -> Option<LayoutFile> {
         let taken = file
             .tensors
@@ -303,7 +306,7 @@ impl PlanReplay<'_> {
     }
 }
 
-/// Proves the links of all shards; nothing of what comes of them is kept.
+/// Proves the links of all shards. The results are not kept.
 fn prove(pushed: &[PushedShard<'_>], building: &InPhase<'_>) -> Result<(), Blame> {
     for (place, PushedShard { shard, replay, .. }) in pushed.iter().enumerate() {
         replay
@@ -313,7 +316,7 @@ fn prove(pushed: &[PushedShard<'_>], building: &InPhase<'_>) -> Result<(), Blame
     Ok(())
 }
 
-/// Tables as [`check_union`] wants them.
+/// Converts tables to the arguments of [`check_union`].
 pub(crate) fn rows<'a>(
     tables: impl Iterator<Item = &'a StateTable>,
 ) -> impl Iterator<Item = (&'a [TensorInfo], &'a StateDigests)> {

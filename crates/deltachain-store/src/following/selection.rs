@@ -1,9 +1,9 @@
-//! Which shards and tensors a subscriber takes.
+//! The selection of shards and tensors by a subscriber.
 
 use deltachain::{Error, Result};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-/// The shards and tensors that a subscriber takes.
+/// The shards and tensors that a subscriber has selected.
 #[derive(Debug, Clone)]
 pub(crate) struct Selection {
     /// Ascending, each once; all if `None`.
@@ -14,11 +14,11 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// These shards, and the tensors whose names fit one of these patterns: all if `None`, none if
-    /// the list is empty.
+    /// Selects these shards, and the tensors whose names match one of these patterns: all if
+    /// `None`, no tensors if the list of patterns is empty.
     ///
     /// # Errors
-    /// USAGE if no shard is wanted, or a pattern is malformed.
+    /// USAGE if no shard is selected, or a pattern is malformed.
     pub(crate) fn new(numbers: Option<Vec<usize>>, patterns: Option<Vec<String>>) -> Result<Self> {
         let (numbers, patterns) = (numbers.map(ascending), patterns.map(ascending));
         if numbers.as_ref().is_some_and(Vec::is_empty) {
@@ -37,7 +37,7 @@ impl Selection {
         })
     }
 
-    /// The wanted shards of a version with this many shards.
+    /// Returns the selected shards of a version with `of` shards.
     ///
     /// # Errors
     /// USAGE if it does not have one of them.
@@ -53,7 +53,7 @@ impl Selection {
         }
     }
 
-    /// Whether no tensor is wanted, whatever its name.
+    /// Whether no tensor is selected, whatever its name.
     pub(crate) fn is_none(&self) -> bool {
         self.patterns.as_ref().is_some_and(Vec::is_empty)
     }

@@ -14,14 +14,14 @@ use crate::following::selection::Selection;
 use crate::following::view::{View, ViewTensor};
 use crate::observer::{InPhase, Observer, Phase};
 
-/// One shard.
+/// A shard that a plan starts from.
 pub(crate) struct BaseShard<'a> {
     pub(crate) number: usize,
-    /// The tensors that are here.
+    /// The tensors that are held.
     pub(crate) state: Box<dyn State + 'a>,
-    /// The table of all of its tensors, taken or not.
+    /// The table of all of its tensors, selected or not.
     pub(crate) table: StateTable,
-    /// `None` if it comes from nothing.
+    /// Its layout; `None` if it starts from nothing.
     pub(crate) layout: Option<Layout>,
     /// Level of proof of that layout.
     pub(crate) proof: LayoutProof,
@@ -30,7 +30,7 @@ pub(crate) struct BaseShard<'a> {
 }
 
 impl<'a> BaseShard<'a> {
-    /// The empty state.
+    /// Creates a shard that starts from nothing.
     pub(crate) fn nothing(number: usize, sums: Option<StateSums>) -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
         Self {
@@ -43,7 +43,7 @@ impl<'a> BaseShard<'a> {
         }
     }
 
-    /// One that is held.
+    /// Creates a shard that starts from a held one.
     pub(crate) fn held(
         record: &ShardRecord,
         state: Box<dyn State + 'a>,
@@ -62,11 +62,11 @@ impl<'a> BaseShard<'a> {
     }
 }
 
-/// Opens the files of a version. They are read and compared with it, unless they are trusted; the
-/// shapes of their tensors are compared all the same.
+/// Opens the files of a version. Unless they are trusted, they are read and compared with its
+/// digests. Names, dtypes and shapes of tensors are always compared.
 ///
 /// # Errors
-/// IO, also if they have changed; the observer's.
+/// IO, also if they have changed; the observer's error.
 pub(crate) fn open_unchanged(
     version: &HeldVersion,
     selection: &Selection,
@@ -106,7 +106,7 @@ pub(crate) fn open_unchanged(
     Ok(files)
 }
 
-/// The taken tensors of the table of one shard, among the tensors of all shards.
+/// Returns the selected tensors of the table of one shard, as a view of the files of all shards.
 pub(crate) fn part<'a>(
     whole: &'a SafetensorsState,
     table: &StateTable,

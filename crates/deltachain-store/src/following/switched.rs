@@ -1,4 +1,4 @@
-//! A subscriber's report of the version that it is at, and of the way there.
+//! The report of a switch to a version.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,10 +15,9 @@ use crate::fallback::Fallback;
 pub struct PhaseTimes {
     /// Listing and reading documents.
     pub plan: Duration,
-    /// Until the last byte came.
+    /// Until the last byte arrived.
     pub download: Duration,
-    /// Until everything was decoded, checked, and written and on disk or prepared beside the
-    /// memory.
+    /// Until everything was decoded and checked, and either on disk or prepared beside the memory.
     pub build: Duration,
     /// The switch.
     pub switch: Duration,
@@ -28,14 +27,14 @@ pub struct PhaseTimes {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Lag {
-    /// Versions between it and the head.
+    /// Number of versions behind the head.
     pub versions: u64,
-    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store does
-    /// not tell.
+    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store reports
+    /// no times.
     pub seconds: Option<f64>,
 }
 
-/// The report of what a switch has changed.
+/// The report of a switch.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SwitchReport<D = PathBuf> {
@@ -49,13 +48,12 @@ pub struct SwitchReport<D = PathBuf> {
     pub commit: Digest,
     /// Its commit's metadata.
     pub metadata: BTreeMap<String, String>,
-    /// The directory of its files: the one that `current` leads to. Nothing for a version in
-    /// memory.
+    /// The directory of its files: the one that `current` leads to. `()` for a version in memory.
     pub directory: D,
-    /// The routes that were taken, each with the version it comes from, if any, and the one it
-    /// leads to.
+    /// The routes that were applied, each with its base version, if it has one, and its target
+    /// version.
     pub routes: Vec<(Option<u64>, u64)>,
-    /// Bytes of links and assets that were fetched.
+    /// Bytes of links and assets that were downloaded.
     pub downloaded: u64,
     /// Bytes of links that were in the cache.
     pub from_cache: u64,

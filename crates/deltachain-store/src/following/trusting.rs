@@ -1,5 +1,5 @@
-//! Following a chain whose versions have to be signed: whom a follower trusts, and what it has seen
-//! (SPEC section 23.3).
+//! Following a chain whose versions have to be signed: the trusted keys of a follower, and the
+//! signed heads that it has seen (SPEC section 23.3).
 
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ use crate::observer::Observer;
 pub(crate) struct FollowerTrust {
     trust: Trust,
     record: Mutex<TrustRecord>,
-    /// The newest version that exists and is not signed, as it was found last.
+    /// The newest version that is not signed, as it was found last.
     unsigned: Mutex<Option<UnsignedVersion>>,
     /// Directory of the record; `None` keeps it in the process only.
     directory: Option<PathBuf>,
 }
 
 impl FollowerTrust {
-    /// In memory, or in a directory where this was recorded before. In memory, what is seen is
-    /// forgotten when the process ends.
+    /// Creates the trust of a follower, with the record from before, if there is one. Without a
+    /// directory, the record is lost when the process ends.
     pub(crate) fn new(
         trust: Trust,
         before: Option<TrustRecord>,
@@ -40,10 +40,12 @@ impl FollowerTrust {
         }
     }
 
-    /// In a directory that this process keeps. `forget` takes back whatever was recorded there.
+    /// Creates the trust of a directory that this process manages; `None` without trusted keys.
+    /// `forget` removes the directory's record first.
     ///
     /// # Errors
-    /// USAGE if trust was wanted there before and is not now; IO, also if the record is damaged.
+    /// USAGE if the directory has a record of trust and no keys are given; IO, also if the record
+    /// is damaged.
     pub(crate) fn in_directory(
         directory: &Path,
         trust: Option<Trust>,
@@ -57,8 +59,8 @@ impl FollowerTrust {
             return match before {
                 None => Ok(None),
                 Some(_) => Err(Error::usage(
-                    "only versions that trusted keys have signed were taken so far, and no keys \
-                    were given",
+                    "so far, this directory accepted only versions signed by trusted keys, and no \
+                     keys are given now",
                 )
                 .with_advice(
                     "give the keys: --trust, in Python trust=; --trust none, or \
@@ -71,16 +73,17 @@ impl FollowerTrust {
         trusting.write().map(|()| Some(trusting))
     }
 
-    /// The planner takes only signed versions. The newest signed head that was seen counts, unless
-    /// another chain is to be taken.
+    /// Makes the planner accept only signed versions. The newest signed head that was seen counts,
+    /// unless another chain is adopted.
     pub(crate) fn planner(&self, planner: Planner, counts_seen: bool) -> Planner {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = if counts_seen { record.seen() } else { None };
         planner.trust(self.trust.clone(), seen)
     }
 
-    /// Records what a plan has found out, before it is followed, and tells the observer. If it
-    /// fails, the commit that is `held` stays.
+    /// Records the signatures that a plan has found, before the plan is followed, and reports an
+    /// unsigned version to the observer. The signers of the `held` commit stay recorded, in case
+    /// the plan fails.
     ///
     /// # Errors
     /// IO.
@@ -123,7 +126,7 @@ impl FollowerTrust {
         Ok(())
     }
 
-    /// Tells the observer of a version that exists and is not signed, once.
+    /// Reports a version that is not signed to the observer, once.
     pub(crate) fn tell(&self, unsigned: Option<UnsignedVersion>, observer: &dyn Observer) {
         let before = mem::replace(
             &mut *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner),
@@ -136,12 +139,12 @@ impl FollowerTrust {
         }
     }
 
-    /// The newest version that exists and is not signed, as it was found last.
+    /// Returns the newest version that is not signed, as it was found last.
     pub(crate) fn unsigned(&self) -> Option<UnsignedVersion> {
         *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the record, also into a directory that has been made again.
+    /// Writes the record to its directory, which may have been recreated.
     ///
     /// # Errors
     /// IO.

@@ -33,7 +33,8 @@ impl<'a, S: ?Sized> View<'a, S> {
         Self { infos, places }
     }
 
-    /// A view of the wanted tensors that a state has, whose tensors are `all`.
+    /// Returns a view of those `wanted` tensors that a state has. `all` are the tensors of the
+    /// state.
     pub(crate) fn part(state: &'a S, all: &[TensorInfo], wanted: &[TensorInfo]) -> Self {
         Self::of(wanted.iter().filter_map(|info| {
             Some(ViewTensor {
@@ -53,7 +54,7 @@ impl<'a, S: ?Sized> View<'a, S> {
 }
 
 impl<'a, S: State> View<'a, S> {
-    /// A view of the tensors of several states without a common one.
+    /// Returns a view of the tensors of several states that have no tensor in common.
     pub(crate) fn joined(states: &'a [S]) -> Self {
         Self::of(states.iter().flat_map(|state| {
             state

@@ -29,13 +29,13 @@ use crate::there::if_there;
 pub struct DirectoryReport {
     /// The version that `current` leads to.
     pub version: Option<u64>,
-    /// Versions that lie there, with that one.
+    /// Number of versions in the directory, with that one.
     pub versions: usize,
-    /// Their tensors that have been read.
+    /// Number of their tensors that were read.
     pub tensors: usize,
-    /// The bytes of these.
+    /// Bytes of these tensors.
     pub bytes: u64,
-    /// Links in the cache.
+    /// Number of links in the cache.
     pub cached: usize,
     /// Their bytes.
     pub cached_bytes: u64,
@@ -45,9 +45,9 @@ pub struct DirectoryReport {
 }
 
 /// Reads every version in a subscriber's directory, and every link in its cache, and goes on after
-/// each fault. Tensors are compared with the digests that were recorded; of other files only the
-/// lengths were. Nothing is changed and no lock is taken: what another process removes meanwhile is
-/// passed over.
+/// each fault. Tensors are compared with the digests that were recorded; for other files, only the
+/// lengths were. Nothing is changed and no lock is taken: files that another process removes
+/// meanwhile are skipped.
 ///
 /// # Errors
 /// USAGE if it is not a subscriber's directory; the observer's error, if it stops the work.
@@ -161,8 +161,8 @@ impl DirectoryReport {
     }
 }
 
-/// The entries of a directory that have a name of ours, in order. Without the directory there are
-/// none.
+/// Lists the entries of a directory that have a name of ours, in order; none if the directory is
+/// missing.
 fn ours(directory: &Path, is_ours: fn(&OsStr) -> bool, problems: &mut Vec<Error>) -> Vec<PathBuf> {
     let list = || -> io::Result<Vec<PathBuf>> {
         let entries = if_there(fs::read_dir(directory))?.into_iter().flatten();

@@ -1,5 +1,5 @@
-//! Compaction: new routes to a version, made from the chain itself, so that late joiners and those
-//! behind read less.
+//! Compaction: new routes to a version, made from the chain itself, so that late joiners and
+//! followers that are behind download less.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,14 +17,13 @@ use crate::publishing::kept::{KeptPlace, KeptVersion};
 use crate::publishing::new_link::{NewLink, RouteCoding};
 use crate::publishing::published::PublishedRoute;
 
-/// Number of times that routes are made again because they came into force too late after their
-/// files.
+/// Number of attempts to make routes that come into force in time after their files.
 const ROUNDS: u32 = 3;
 
 /// Number of attempts to add routes while other processes keep adding theirs.
 const MOST_RACES: u32 = 100;
 
-/// Which routes are made, and how.
+/// Options of a compaction: the routes to make, and how to make them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompactOptions {
@@ -52,8 +51,8 @@ impl CompactOptions {
         limits: Limits,
     }
 
-    /// For the head, and nothing to be made yet. States are built in `scratch`, which needs room
-    /// for two; what is built there is left there.
+    /// Options for the head, without any routes to make yet. States are built in `scratch`, which
+    /// needs room for two of them, and stay there.
     pub fn new(scratch: impl Into<PathBuf>) -> Self {
         Self {
             version: None,
@@ -66,24 +65,25 @@ impl CompactOptions {
     }
 }
 
-/// The report of what a compaction has made.
+/// The report of a compaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CompactReport {
     /// The version.
     pub version: u64,
-    /// The new routes, that from nothing first.
+    /// The new routes; those from nothing come first.
     pub routes: Vec<PublishedRoute>,
 }
 
-/// Adds routes to a version. They come into force together, after all files have been stored; a
-/// route from the same version that was there before is replaced, unless it can be taken in place.
+/// Adds routes to a version. They come into force together, after all files have been stored; an
+/// earlier route from the same version is replaced, unless it can be taken in place.
 ///
 /// # Errors
-/// USAGE if no route or no profile is asked for, or a profile twice, or a link from a version that
-/// is not older or has another number of shards, or the version has been pruned and no snapshot is
-/// added; R-CHN-03 (`CHAIN`) if the version does not exist; errors of building the states; R-PUB-08
-/// (`CHAIN`) if it took 20 hours; IO; the observer's error, if it stops the work.
+/// USAGE if no route or no profile is requested, if a profile is duplicate, if a link is requested
+/// from a version that is not older or has another number of shards, or if the version has been
+/// pruned and no snapshot is added; R-CHN-03 (`CHAIN`) if the version does not exist; errors of
+/// building the states; R-PUB-08 (`CHAIN`) if it took 20 hours; IO; the observer's error, if it
+/// stops the work.
 pub fn compact(
     store: &Store,
     options: &CompactOptions,
@@ -104,7 +104,7 @@ pub fn compact(
     }
 
     let codings = RouteCoding::of(&options.profiles)?;
-    // For each source, and for each coding but of snapshots.
+    // There is a route for each source and each coding, but only one snapshot.
     let codings = |source: &Option<HistoryEntry>| {
         if source.is_some() {
             &codings[..]
@@ -148,11 +148,11 @@ pub fn compact(
                 routes: made.iter().map(published).collect(),
             });
         }
-        // Routes that were there before have been withdrawn. The state is here; it must not end
-        // like this.
+        // The earlier routes have been withdrawn, so the work must not end here. The states are
+        // still there to make the new routes again.
         late = Some(came_late(document));
     }
-    Err(late.unwrap_or_else(|| Error::usage("no routes have been made")))
+    Err(late.unwrap_or_else(|| Error::usage("no routes were made")))
 }
 
 /// A route that has been made.
@@ -163,7 +163,7 @@ struct MadeRoute {
     is_direct: bool,
 }
 
-/// A version, or the head, as it is now.
+/// Reads a version, or the head, as it is now.
 fn entry_of(store: &Store, version: Option<u64>, limits: &Limits) -> Result<HistoryEntry> {
     Ok(one(store, version, &mut Documents::new(), limits)?.1)
 }
@@ -184,7 +184,8 @@ fn check_source(
     let shards = (source.commit.shards.len(), target.commit.shards.len());
     if shards.0 != shards.1 {
         return Err(Error::usage(format!(
-            "version {from} has {} shards, version {version} has {}: no link can lead from one to the other",
+            "version {from} has {} shards, version {version} has {}: no link can lead from one to \
+             the other",
             shards.0, shards.1
         )));
     }
@@ -258,8 +259,8 @@ fn check_beginning(entry: &HistoryEntry, added: &[MadeRoute]) -> Result<()> {
     Ok(())
 }
 
-/// Adds routes to those in force: R-PUB-06. By which document, and whether that was stored in time
-/// after their files.
+/// Adds routes to those in force (R-PUB-06). Returns the name of the routes document, and true if
+/// it was stored in time after the files.
 fn put_in_force(
     store: &Store,
     version: u64,
@@ -305,8 +306,8 @@ fn put_in_force(
             return Ok((document.name(), is_in_time));
         }
     }
-    let text = "the name of the routes is taken each time: other processes change them without \
-        end, or the store does not list what it has";
+    let text = "each new name for the routes was taken: other processes keep changing the routes, \
+                or the store's list is incomplete";
     let error = io::Error::other(text);
     Err(Error::io("storing routes", error).in_file(store.to_string()))
 }

@@ -1,4 +1,5 @@
-//! Checking a chain: documents, files, and that links lead from where to where their routes say.
+//! Checks a chain: its documents, its files, and that links have the bases and targets that their
+//! routes say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use crate::retention::{bytes_of, is_old, probable_now};
 use crate::text;
 
 deltachain::setters! {
-    /// The options of a check of a chain: what is checked.
+    /// Options of a check of a chain.
     #[derive(Debug, Clone)]
     pub struct FsckOptions {
         /// The directory in which versions are built to apply every link; then assets are read,
@@ -44,30 +45,30 @@ deltachain::setters! {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct FsckReport {
-    /// Versions that have a commit which is in order.
+    /// Number of versions that have a valid commit.
     pub versions: usize,
-    /// The versions among them that have no routes.
+    /// Number of these versions that have no routes.
     pub pruned: usize,
-    /// Files that routes in force name.
+    /// Number of files that routes in force name.
     pub files: usize,
     /// Their bytes, as the routes say.
     pub bytes: u64,
-    /// Assets that versions name, each counted once.
+    /// Number of assets that versions name, each counted once.
     pub assets: usize,
-    /// Versions that have been built.
+    /// Number of versions that were built.
     pub rebuilt: usize,
-    /// Files that no route in force names.
+    /// Number of files that no route in force names.
     pub orphans: usize,
     /// Their bytes.
     pub orphan_bytes: u64,
-    /// The orphans that no document names, not even one that has been replaced: publishers that
-    /// were killed have left them, or their commits are lost. Pruning leaves them where they are,
-    /// unless [`Keep::abandoned`](crate::Keep) is set.
+    /// Number of orphans that no document names, not even one that has been replaced: killed
+    /// publishers have left them, or their commits are lost. Pruning keeps them, unless
+    /// [`Keep::abandoned`](crate::Keep) is set.
     pub unnamed: usize,
     /// Their bytes.
     pub unnamed_bytes: u64,
-    /// Parts of objects that writers left behind which were killed, or that are being written: only
-    /// a directory shows them. Pruning removes them when they are old.
+    /// Parts of objects that killed writers left behind, or that are being written: only a
+    /// directory shows them. Pruning removes them when they are old.
     #[serde(rename = "unfinished", serialize_with = "text::count")]
     pub partials: Vec<PathBuf>,
     /// The versions with notes on their commits, ascending.
@@ -76,17 +77,16 @@ pub struct FsckReport {
     #[serde(serialize_with = "problems")]
     pub problems: Vec<Error>,
     /// Signs that a commit or a routes document may have been lost, or that a publisher may have
-    /// been interrupted: sentences for people. A loss of the newest documents of all, together with
-    /// all files that only they name, cannot be noticed.
+    /// been interrupted: sentences for people. The loss of the newest documents, together with all
+    /// files that only they name, cannot be noticed.
     pub hints: Vec<String>,
 }
 
 /// Checks a whole chain and goes on after each fault.
 ///
 /// # Errors
-/// IO; what the observer wants it to end with. Faults of the chain are not errors of this function
-/// but its result. In a store that cannot list, files that nothing names and routes documents are
-/// not seen.
+/// IO; the observer's error. Faults of the chain are part of the report. In a store that cannot
+/// list, routes documents and files that no route names are not found.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
     let mut documents = Documents::new();
     let ChainWindow {
@@ -107,20 +107,9 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     faults.extend(unreachable(&in_force));
 
     let uses = uses_of_files(&entries);
-    let read = check_files(store, &objects, &uses, options, observer)?;
-    let (files, bytes) = (
-        read.len(),
-        read.iter()
-            .map(|(file, _)| file.size)
-            .fold(0, u64::saturating_add),
-    );
-    let bad_files = read
-        .iter()
-        .filter(|(_, problem)| problem.is_some())
-        .map(|(file, _)| *file)
-        .collect();
-    faults.extend(read.into_iter().filter_map(|(_, problem)| problem));
-    // Once for each object and size.
+    let checked = check_files(store, &objects, &uses, options, observer)?;
+    faults.extend(checked.faults);
+    // Each object and size is checked once.
     let assets = entries.values().flat_map(|entry| &entry.commit.assets);
     let assets = assets
         .map(|asset| ((asset.object_name(), asset.file.size), asset))
@@ -133,17 +122,14 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
             place,
             limits: &options.limits,
             observer,
-            bad_files,
+            bad_files: checked.bad,
             kept: BTreeMap::new(),
         }
         .prove_all(&mut faults)?,
         None => 0,
     };
     let needed: BTreeSet<ObjectName> = uses.keys().map(FileReference::name).collect();
-    let is_orphan = |object: &&StoredObject| {
-        matches!(object.name, ObjectName::File(_)) && !needed.contains(&object.name)
-    };
-    let orphans: Vec<StoredObject> = objects.iter().filter(is_orphan).copied().collect();
+    let orphans = orphans(&objects, &needed);
     let unnamed: Vec<StoredObject> = orphans
         .iter()
         .filter(|object| !named.contains(&object.name))
@@ -160,20 +146,14 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let (lost, mut hints) = hints(store, &entries, old, observer)?;
     faults.extend(lost);
     hints.extend(hints_of_notes(&objects, &entries, &notes));
-    let signed = |(&version, notes): (_, &Vec<Note>)| SignedVersion {
-        version,
-        signers: Signers::of(notes, options.trust.as_ref()),
-    };
-    let signatures: Vec<SignedVersion> = notes.iter().map(signed).collect();
-    let counts = |version: &SignedVersion| version.signers.signed == Some(true);
-    if options.trust.is_some() && !entries.is_empty() && !signatures.iter().any(counts) {
-        let text =
-            "no version is signed by the trusted keys, so no follower that trusts them takes any";
-        faults.push(
-            Error::refused(ErrorClass::Chain, text)
-                .with_advice("check the keys and the URL; `log` says who claims to have signed")
-                .in_file(store.to_string()),
-        );
+    let signatures = signed_versions(&notes, options.trust.as_ref());
+    if options.trust.is_some()
+        && !entries.is_empty()
+        && !signatures
+            .iter()
+            .any(|version| version.signers.signed == Some(true))
+    {
+        faults.push(nothing_signed(store));
     }
     Ok(FsckReport {
         versions: entries.len(),
@@ -181,8 +161,8 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
             .values()
             .filter(|entry| entry.routes.is_empty())
             .count(),
-        files,
-        bytes,
+        files: checked.files,
+        bytes: checked.bytes,
         assets: assets.len(),
         rebuilt,
         orphans: orphans.len(),
@@ -200,8 +180,36 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     })
 }
 
-/// The evidence of lost documents in old files that no document names: proof of a loss, and hints
-/// that may have other reasons.
+/// The files in the store that no version needs.
+fn orphans(objects: &[StoredObject], needed: &BTreeSet<ObjectName>) -> Vec<StoredObject> {
+    objects
+        .iter()
+        .filter(|object| matches!(object.name, ObjectName::File(_)))
+        .filter(|object| !needed.contains(&object.name))
+        .copied()
+        .collect()
+}
+
+/// The signers of each version that has notes.
+fn signed_versions(notes: &BTreeMap<u64, Vec<Note>>, trust: Option<&Trust>) -> Vec<SignedVersion> {
+    notes
+        .iter()
+        .map(|(&version, notes)| SignedVersion {
+            version,
+            signers: Signers::of(notes, trust),
+        })
+        .collect()
+}
+
+fn nothing_signed(store: &Store) -> Error {
+    let text = "no version is signed by the trusted keys, so followers that trust them accept none";
+    Error::refused(ErrorClass::Chain, text)
+        .with_advice("check the keys and the URL; `log` says who claims to have signed")
+        .in_file(store.to_string())
+}
+
+/// Searches old files that no document names for evidence of lost documents. Returns proofs of a
+/// loss, and hints that may have other causes.
 fn hints<'a>(
     store: &Store,
     entries: &BTreeMap<u64, HistoryEntry>,
@@ -220,15 +228,16 @@ fn hints<'a>(
             lost.push(base_lost(object.name, base));
         } else if let Some(version) = versions.get(&target) {
             hints.push(format!(
-                "{}: leads to version {version}, but no route names it: a compaction was interrupted, or a routes \
-                 document was lost",
+                "{}: leads to version {version}, but no route names it: a compaction was \
+                 interrupted, or a routes document was lost",
                 object.name
             ));
         } else if let Some((version, _)) =
             head.filter(|(_, entry)| entry.commit.shards.contains(&base))
         {
             hints.push(format!(
-                "{}: leads on from the head, version {version}: a publish was interrupted, or the next commit was lost",
+                "{}: starts from the head, version {version}: a publish was interrupted, or the \
+                 next commit was lost",
                 object.name
             ));
         }
@@ -236,7 +245,7 @@ fn hints<'a>(
     Ok((lost, hints))
 }
 
-/// The hints in notes that no key counts.
+/// Returns hints about notes on commits that are missing, and about notes that do not count.
 fn hints_of_notes(
     objects: &[StoredObject],
     entries: &BTreeMap<u64, HistoryEntry>,
@@ -257,8 +266,8 @@ fn hints_of_notes(
         {
             *found.entry(version).or_default() += 1;
         } else {
-            let text = "is a note on a commit that is not there: a publish is running or was interrupted, or another \
-                        writer was first";
+            let text = "is a note on a missing commit: a publish is running or was interrupted, or \
+                        another writer was first";
             hints.push(format!("{}: {text}", object.name));
         }
     }
@@ -267,15 +276,16 @@ fn hints_of_notes(
         if counting < found {
             let others = found - counting;
             hints.push(format!(
-                "version {version}: of {found} notes on its commit {others} have another form or are too many"
+                "version {version}: {others} of {found} notes on its commit are not in the \
+                 required form, or are too many"
             ));
         }
     }
     hints
 }
 
-/// The two ends of a link: state digests of the shard that its route comes from, if that is known,
-/// and of the shard that it leads to.
+/// The two ends of a link: the state digests of its base shard, if that is known, and of its target
+/// shard.
 type Ends = (Option<Digest>, Digest);
 
 /// Every file that a route in force names, with the ends that each such route gives it.
@@ -298,38 +308,58 @@ fn uses_of_files(entries: &BTreeMap<u64, HistoryEntry>) -> BTreeMap<FileReferenc
     uses
 }
 
-/// Reads the files that exist, and returns each with its faults.
+/// The result of checking files.
+struct CheckedFiles {
+    /// Number of files.
+    files: usize,
+    bytes: u64,
+    /// Files that have faults.
+    bad: BTreeSet<FileReference>,
+    faults: Vec<Error>,
+}
+
+/// Reads the files that exist, and checks them.
 fn check_files(
     store: &Store,
     objects: &[StoredObject],
     uses: &BTreeMap<FileReference, BTreeSet<Ends>>,
     options: &FsckOptions,
     observer: &dyn Observer,
-) -> Result<Vec<(FileReference, Option<Error>)>> {
+) -> Result<CheckedFiles> {
     let there: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).collect();
-    let progress = InPhase::begin(
-        observer,
-        Phase::Check,
-        uses.keys()
-            .map(|file| file.size)
-            .fold(0, u64::saturating_add),
-    );
-    let check = |(file, ends): (&FileReference, &BTreeSet<Ends>)| {
-        // If the store cannot list, only reading the files tells whether they are there.
-        let checked = if !store.can_list() || there.contains(&file.name()) {
-            check_link(store, *file, ends, (&options.limits, &progress))
-        } else {
-            Err(file.missing())
-        };
-        match checked {
-            Ok(()) => Ok((*file, None)),
-            Err(error) if error.rule().is_some() => {
-                Ok((*file, Some(error.in_file(file.name().to_string()))))
+    let bytes = uses
+        .keys()
+        .map(|file| file.size)
+        .fold(0, u64::saturating_add);
+    let progress = InPhase::begin(observer, Phase::Check, bytes);
+    let checked: Result<Vec<Option<Error>>> = uses
+        .par_iter()
+        .map(|(file, ends)| {
+            // If the store cannot list, only reading the files tells whether they are there.
+            if store.can_list() && !there.contains(&file.name()) {
+                return Ok(Some(file.missing()));
             }
-            Err(error) => Err(error),
+            match check_link(store, *file, ends, (&options.limits, &progress)) {
+                Ok(()) => Ok(None),
+                Err(error) if error.rule().is_some() => Ok(Some(error)),
+                Err(error) => Err(error),
+            }
+        })
+        .collect();
+    let mut bad = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (file, fault) in uses.keys().zip(checked?) {
+        if let Some(fault) = fault {
+            bad.insert(*file);
+            faults.push(fault.in_file(file.name().to_string()));
         }
-    };
-    uses.par_iter().map(check).collect()
+    }
+    Ok(CheckedFiles {
+        files: uses.len(),
+        bytes,
+        bad,
+        faults,
+    })
 }
 
 /// Checks that assets exist and, if everything is read, that they are right. Returns the faults.
@@ -369,7 +399,7 @@ fn check_assets(
     Ok(problems)
 }
 
-/// Reads the file, and opens it as a link that has to lead from one end to the other.
+/// Reads a file, and checks that it is a link with all of these ends.
 fn check_link(
     store: &Store,
     file: FileReference,

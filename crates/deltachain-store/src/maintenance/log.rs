@@ -37,7 +37,7 @@ pub struct LogEntry {
     pub assets: Vec<Asset>,
     /// The commit's metadata.
     pub metadata: BTreeMap<String, String>,
-    /// When the commit was stored, by the store's clock; `None` if the store does not tell.
+    /// When the commit was stored, by the store's clock; `None` if the store reports no times.
     #[serde(serialize_with = "text::time")]
     pub stored: Option<SystemTime>,
     /// The signers of the version.
@@ -73,8 +73,8 @@ impl LogRoute {
     }
 }
 
-/// The versions of a chain, the newest first; at most `last` of them. `trust` says whose signatures
-/// count.
+/// Returns the versions of a chain, the newest first; at most `last` of them. `trust` has the keys
+/// whose signatures count.
 ///
 /// # Errors
 /// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions has a
@@ -106,7 +106,7 @@ pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Ve
         .collect())
 }
 
-/// One version, or the head. `trust` has the keys whose signatures count.
+/// Returns one version, or the head. `trust` has the keys whose signatures count.
 ///
 /// # Errors
 /// Same errors as [`log`]; R-CHN-03 (`CHAIN`) if the version does not exist.
@@ -118,8 +118,8 @@ pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Resul
     Ok(LogEntry::new(entry, place, &notes, trust))
 }
 
-/// The notes on the commits of these versions that readers look at, as far as they have the right
-/// form.
+/// Reads the notes on the commits of these versions, as readers do, and returns those that have the
+/// right form.
 pub(crate) fn notes_of(
     store: &Store,
     (chain, objects): (Digest, &[StoredObject]),

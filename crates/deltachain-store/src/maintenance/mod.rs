@@ -1,5 +1,5 @@
-//! The work on a chain beside publishing and following: looking, checking, compacting, pruning; and
-//! checking a directory.
+//! Work on a chain besides publishing and following: showing, checking, compacting and copying it;
+//! and checking a directory.
 
 pub(crate) mod check_directory;
 pub(crate) mod compact;

@@ -1,8 +1,8 @@
 //! Proves a chain: applies every link of every route in force, and compares the results with the
 //! commits.
 //!
-//! One directory per shard goes through the versions that routes come from, in ascending order.
-//! From there each link is applied without anything being written.
+//! One directory per shard is brought to each version that routes come from, in ascending order.
+//! From there each link is applied, and its result is not written.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -30,7 +30,7 @@ pub(crate) struct RouteProver<'a> {
     pub(crate) observer: &'a dyn Observer,
     /// Files that are known to be damaged or missing.
     pub(crate) bad_files: BTreeSet<FileReference>,
-    /// By number of the shard, and how many there are.
+    /// The directory of each shard, by its number and the number of shards.
     pub(crate) kept: BTreeMap<(usize, usize), KeptVersion>,
 }
 
@@ -38,10 +38,10 @@ pub(crate) struct RouteProver<'a> {
 type ProposedRoute<'a> = (&'a HistoryEntry, &'a Route);
 
 impl<'a> RouteProver<'a> {
-    /// Proves all routes and adds faults to `problems`. Gives the number of versions that could be
-    /// built.
+    /// Proves all routes and adds faults to `problems`. Returns the number of versions that could
+    /// be built.
     pub(crate) fn prove_all(mut self, problems: &mut Vec<Error>) -> Result<usize> {
-        // By the version that they come from, and the number of shards.
+        // The routes by the version that they come from, and by their number of shards.
         let mut groups: BTreeMap<(Option<u64>, usize), Vec<ProposedRoute<'a>>> = BTreeMap::new();
         for entry in self.entries.values() {
             let intact =
@@ -57,8 +57,8 @@ impl<'a> RouteProver<'a> {
         for ((source, of), routes) in groups {
             let entry = source.and_then(|source| self.entries.get(&source));
             if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
-                // No fault: who still holds the version can take them. Compaction from a held
-                // version makes such routes.
+                // This is not a fault: a follower that still holds the version can use the routes.
+                // Compaction from a held version makes such routes.
                 let version = entry.commit.version;
                 self.observer.remark(&format!(
                     "skipping routes from version {version}, which has been pruned"
@@ -113,31 +113,37 @@ impl<'a> RouteProver<'a> {
         .map_err(|error| error.in_file(ObjectName::Commit(entry.commit.version).to_string()))
     }
 
-    /// Brings the directories of all shards to a version, or nothing at all. Gives their digests.
+    /// Brings the directories of all shards to a version, and returns the digests of the shards.
+    /// Without a version, these are the digests of empty shards.
     fn bring_all_to(&mut self, source: Option<u64>, of: usize) -> Result<Vec<StateDigests>> {
         let Some(version) = source else {
             return Ok(vec![StateDigests::from_tensors(&[], Vec::new()); of]);
         };
-        let bring = |shard| {
-            let kept = match self.kept.entry((shard, of)) {
-                Entry::Occupied(kept) => kept.into_mut(),
-                Entry::Vacant(place) => {
-                    let directory = self.place.join(format!("{shard}-of-{of}"));
-                    let kept = KeptPlace::Lasting(&directory);
-                    place.insert(KeptVersion::open(
-                        self.store,
-                        kept,
-                        (shard, of),
-                        self.limits,
-                    )?)
-                }
-            };
-            StateDigests::of(kept.bring_to(version, None, self.observer)?.state, &())
-        };
-        (0..of).map(bring).collect()
+        let mut digests = Vec::with_capacity(of);
+        for shard in 0..of {
+            let observer = self.observer;
+            let built = self
+                .kept_shard(shard, of)?
+                .bring_to(version, None, observer)?;
+            digests.push(StateDigests::of(built.state, &())?);
+        }
+        Ok(digests)
     }
 
-    /// Applies a link that is to lead to a shard with this digest, and to the layout that the
+    /// Returns the directory of a shard, and opens it when it is first needed.
+    fn kept_shard(&mut self, shard: usize, of: usize) -> Result<&mut KeptVersion> {
+        match self.kept.entry((shard, of)) {
+            Entry::Occupied(kept) => Ok(kept.into_mut()),
+            Entry::Vacant(place) => {
+                let directory = self.place.join(format!("{shard}-of-{of}"));
+                let kept = KeptPlace::Lasting(&directory);
+                let kept = KeptVersion::open(self.store, kept, (shard, of), self.limits)?;
+                Ok(place.insert(kept))
+            }
+        }
+    }
+
+    /// Applies a link, which must lead to a shard with this digest, and to the layout that the
     /// commit names.
     fn apply(
         &self,

@@ -1,4 +1,5 @@
-//! The signers of a version, for reports: the trusted keys, or without trust all keys with a note.
+//! The signers of a version, for reports: the keys that signatures claim, and the trusted keys that
+//! have signed.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Whether a follower's directory is healthy, by what it holds and what `follow` has written down.
+//! The health of a follower's directory, by its content and by the records of `follow`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub enum MaxLag {
     Time(Duration),
 }
 
-/// A number of versions, or a time such as `90s`, `10m` or `2h`.
+/// Parses a number of versions, or a time such as `90s`, `10m` or `2h`.
 impl FromStr for MaxLag {
     type Err = &'static str;
 
@@ -40,7 +40,7 @@ impl FromStr for MaxLag {
 }
 
 impl MaxLag {
-    /// Why a version is too far behind.
+    /// Returns the reason why a version is too far behind; `None` if it is not.
     fn exceeded(self, version: u64, status: &FollowStatus) -> Option<String> {
         match (self, status.head, status.newest(version)) {
             (Self::Time(_), _, Some(newest)) if newest.is_in_future() => Some(format!(
@@ -60,13 +60,13 @@ impl MaxLag {
             (Self::Versions(_), None, _) => {
                 Some("no poll of the chain has been recorded".to_owned())
             }
-            (Self::Time(_), _, None) => Some("it was never seen to be the newest".to_owned()),
+            (Self::Time(_), _, None) => Some("it was never seen as the newest".to_owned()),
         }
     }
 }
 
-/// Why a server is not ready for requests: what `GET /ready` says of it, and `status --max-lag`.
-/// `None` if it is.
+/// Returns the reason why a server is not ready for requests, as `GET /ready` and
+/// `status --max-lag` report it; `None` if it is ready.
 pub fn unready(
     server: &ServerRecord,
     status: &FollowStatus,
@@ -81,7 +81,7 @@ pub fn unready(
     } = server;
     let state = state.as_deref().unwrap_or_default();
     match version {
-        _ if !is_followed => Some("nobody follows the chain".to_owned()),
+        _ if !is_followed => Some("no follower is running".to_owned()),
         _ if *paused => Some("it is paused".to_owned()),
         _ if status.unsigned.is_some() => status.unsigned.clone(),
         None => Some("it does not answer with a version of the chain".to_owned()),
@@ -92,7 +92,7 @@ pub fn unready(
                 .any(|known| known.is(*version, state)) =>
         {
             Some(format!(
-                "its version {} is none that the directory has held",
+                "the directory never held its version, {}",
                 version_name(*version, state)
             ))
         }
@@ -102,7 +102,7 @@ pub fn unready(
     }
 }
 
-/// All that is known of a directory, and its faults.
+/// The state of a follower's directory, and its problems.
 #[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Health {
@@ -110,7 +110,7 @@ pub struct Health {
     pub healthy: bool,
     /// Why it is not healthy.
     pub problems: Vec<String>,
-    /// The version held; `None` without one, as for what follows, up to `switched`.
+    /// The held version. Without one, this and the fields up to `switched` are `None`.
     pub version: Option<u64>,
     /// Its state digest.
     pub state: Option<String>,
@@ -125,14 +125,13 @@ pub struct Health {
     /// Level of proof of its files when they were built, as
     /// [`Proof::name`](deltachain::memory::Proof::name).
     pub proof: Option<&'static str>,
-    /// Whether only signed versions are taken, and what is known of that; `None` if every version
-    /// is.
+    /// The record of signatures; `None` if unsigned versions are accepted.
     pub trust: Option<TrustStatus>,
     /// When `current` was switched to it.
     pub switched: Option<Time>,
     /// When its commit was stored.
     pub stored: Option<Time>,
-    /// Seconds since then.
+    /// Seconds since its commit was stored.
     pub age_seconds: Option<f64>,
     /// The newest version that has been seen.
     head: Option<u64>,
@@ -142,24 +141,24 @@ pub struct Health {
     pub lag_seconds: Option<f64>,
     /// The last poll.
     last_look: Option<Time>,
-    /// The last poll that went well.
+    /// The last poll that succeeded.
     pub last_success: Option<Time>,
     /// Whether the last poll failed.
     pub failing: bool,
-    /// The last failure, also if polls have gone well since.
+    /// The last failure, even if polls have succeeded since.
     pub last_error: Option<Failure>,
-    /// Whether a process follows.
+    /// Whether a follower is running.
     following: bool,
-    /// The ID of that process.
+    /// The process ID of the follower.
     pub process: Option<u32>,
-    /// The stores that this process has used, or the last one: the chain's own, and copies.
+    /// The stores that the follower, or the last one, has used: the chain's own, and copies.
     pub stores: Vec<StoreRecord>,
     /// The command of --exec; `None` without one.
     pub command: Option<CommandHealth>,
     /// The servers of --engine.
     pub servers: Vec<ServerRecord>,
-    /// Why those that download the chain themselves load its versions as a whole; `None` if they do
-    /// not.
+    /// The reason why servers that download the chain themselves load its versions as a whole;
+    /// `None` if they do not.
     pub whole: Option<String>,
     /// True if all servers are ready for requests; `None` without servers or without a limit of the
     /// lag.
@@ -277,7 +276,7 @@ impl Health {
 /// Problems that the last polls have shown.
 fn of_polls(status: &FollowStatus) -> Vec<String> {
     let mut problems = Vec::new();
-    // By a time in the future, the age of the last poll would be 0 until then.
+    // With a time in the future, the age of the last poll would be 0 until then.
     if let Some(time) = status.last_look.max(status.last_success)
         && time.is_in_future()
     {
@@ -287,7 +286,7 @@ fn of_polls(status: &FollowStatus) -> Vec<String> {
     }
     if let Some(error) = &status.last_error
         && status.failing
-        // A network that is down for a while is what --max-lag is for.
+        // A network that is down for a while is not a problem here: --max-lag covers it.
         && (error.is_local || error.class != ErrorClass::Io.name())
     {
         problems.push(format!("the last poll failed: {}", error.message));
@@ -311,7 +310,7 @@ fn of_lag(
         .map(|text| text + follower)
 }
 
-/// `unready` is why it is not ready.
+/// Returns the problem of a server. `unready` is the reason why it is not ready.
 fn of_server(server: &ServerRecord, unready: Option<&str>, is_followed: bool) -> Option<String> {
     let ServerRecord {
         url,
@@ -332,7 +331,7 @@ fn of_server(server: &ServerRecord, unready: Option<&str>, is_followed: bool) ->
         0 if !is_followed => Some(format!(
             "the version of server {url} is unknown: no follower is running{paused}"
         )),
-        // In an update, it has the version before.
+        // During an update, the record still has the previous version.
         0 if version.is_none() => Some(format!("the version of server {url} is unknown{paused}")),
         0 if is_paused && !changing => Some(format!("server {url} is paused")),
         0 => unready.map(|text| format!("server {url} is not ready: {text}")),
@@ -376,7 +375,7 @@ impl CommandHealth {
     }
 }
 
-/// The value that could be read. A failure to read it becomes a problem.
+/// Returns the value that was read. An error becomes a problem.
 fn usable<T>(read: Result<Option<T>>, problems: &mut Vec<String>) -> Option<T> {
     read.unwrap_or_else(|error| {
         problems.push(format!("{error:#}"));

@@ -1,10 +1,9 @@
-//! The records that `follow` writes down in its directory for `status`, and for itself when it is
-//! started again:
+//! The records that `follow` writes to its directory, for `status` and for its own restart:
 //!
 //! ```text
-//! status.json   how the last look at the chain went; written after each look
+//! status.json   the result of the last poll of the chain; written after each poll
 //! ran.json      the version for which the command of --exec has succeeded
-//! servers.json  which server has which version, by the last look at each, and which is being changed
+//! servers.json  the last known version of each server, and whether it is being changed
 //! follow.lock   held by `follow` as long as it runs
 //! ```
 //!
@@ -36,13 +35,13 @@ use crate::there::if_there;
 const STATUS: &str = "status.json";
 const RAN: &str = "ran.json";
 const SERVERS: &str = "servers.json";
-/// So many versions are remembered that the directory has held.
+/// Maximum number of versions that are remembered of those that the directory has held.
 const VERSIONS: usize = 64;
 const LOCK: &str = "follow.lock";
 /// Advice about a record that cannot be read.
 const REMOVE_RECORD: &str = "remove it: `follow` writes the record again";
 
-/// No record is longer than this.
+/// Maximum length of a record in bytes.
 const LONGEST: u64 = 1 << 20;
 
 /// Number of attempts to take the lock, and the pause between two: a process that checks the lock
@@ -54,53 +53,53 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FollowStatus {
-    /// The process that follows or followed.
+    /// The process ID of the follower, or of the last one.
     pub(crate) pid: u32,
-    /// Since when.
+    /// When that process began to follow.
     started: Option<Time>,
-    /// The last look at the chain, with its result.
+    /// When the chain was last polled, with or without success.
     pub last_look: Option<Time>,
-    /// The last look that went well.
+    /// The last poll that succeeded.
     pub last_success: Option<Time>,
     /// The newest version of the chain that has been seen.
     pub head: Option<u64>,
-    /// The versions that the directory has held, as looks have found them. The last one is the
+    /// The versions that the directory has held, as polls have found them. The last one is the
     /// latest.
     pub(crate) versions: Vec<KnownVersion>,
-    /// When the commit of the version held was stored.
+    /// When the commit of the held version was stored.
     pub(crate) stored: Option<At>,
-    /// Whether the last look failed.
+    /// Whether the last poll failed.
     pub(crate) failing: bool,
-    /// The last failure, also if looks have gone well since.
+    /// The last failure, even if polls have succeeded since.
     pub(crate) last_error: Option<Failure>,
-    /// The command of --exec; nothing without one.
+    /// The command of --exec; `None` without one.
     pub command: Option<CommandStatus>,
-    /// Why the version held does not count as signed; nothing if it does, or if every version is
-    /// taken.
+    /// The reason why the held version does not count as signed; `None` if it does, or if unsigned
+    /// versions are accepted.
     pub unsigned: Option<String>,
-    /// Why servers that download the chain themselves load the version held as a whole; nothing if
-    /// they do not.
+    /// The reason why servers that download the chain themselves load the held version as a whole;
+    /// `None` if they do not.
     pub whole: Option<String>,
     /// The stores that the process has used: the chain's own, and copies.
     pub stores: Vec<StoreRecord>,
 }
 
 impl FollowStatus {
-    /// This process follows from now on.
+    /// Notes that this process follows from now on.
     pub fn begins(&mut self) {
         (self.pid, self.started) = (process::id(), Some(Time::now()));
     }
 
-    /// Takes over what a follower knows: what it has got from each store, and the newest version.
-    /// A newer version may have been listed since. After a rollback, [`found`](Self::found) lowers
-    /// the number.
+    /// Copies the use of each store, and the newest version, from a follower. The newest version is
+    /// not lowered here, because a newer one may have been listed since: after a rollback,
+    /// [`found`](Self::found) lowers it.
     pub fn observe<P: Place>(&mut self, follower: &Follower<P>) {
         self.head = self.head.max(follower.newest());
         let uses = follower.reader.files.uses();
         self.stores = uses.into_iter().map(StoreRecord::from).collect();
     }
 
-    /// The directory has been switched to another version.
+    /// Notes that the directory has been switched to another version.
     pub fn switched(&mut self, switched: &SwitchReport) {
         let stored = switched.lag.and_then(|lag| lag.seconds).and_then(Time::ago);
         self.stored = stored.map(|time| At {
@@ -109,19 +108,19 @@ impl FollowStatus {
         });
     }
 
-    /// A look at the chain has failed.
+    /// Notes that a poll has failed.
     pub fn failed(&mut self, error: &Error) {
         (self.failing, self.last_error) = (true, Some(Failure::of(error)));
     }
 
-    /// A look has gone well: the directory holds this version, and `head` is the newest.
+    /// Notes that a poll has succeeded: the directory holds this version, and `head` is the newest.
     pub fn found(&mut self, version: u64, state: &str, head: u64) {
         let time = Time::now();
         self.failing = false;
         (self.last_look, self.last_success) = (Some(time), Some(time));
         self.head = Some(head);
-        // After a rollback, newer ones and another one of this number are not of the chain any
-        // more.
+        // After a rollback, newer versions and another version of this number no longer belong to
+        // the chain.
         self.versions
             .retain(|known| known.version < version || known.is(version, state));
         if self
@@ -144,7 +143,7 @@ impl FollowStatus {
         }
     }
 
-    /// When this version, or an older one, was last seen to be the newest.
+    /// Returns the time when this version, or an older one, was last seen to be the newest.
     pub fn newest(&self, version: u64) -> Option<Time> {
         let older = self
             .versions
@@ -179,13 +178,13 @@ pub struct StoreRecord {
     pub url: String,
     /// True for a copy of the chain.
     pub copy: bool,
-    /// Bytes of documents and files that came from it, whatever became of them.
+    /// Bytes of documents and files that were downloaded from it, whether they were used or not.
     pub bytes: u64,
     /// Files that a copy did not have.
     pub missing: u64,
     /// Requests that failed.
     pub failures: u64,
-    /// The last of these.
+    /// The last of these failures.
     pub last_failure: Option<Failure>,
     /// The last file of a copy that was not the chain's.
     pub damage: Option<Failure>,
@@ -297,12 +296,12 @@ pub struct Ran {
     commit: String,
     /// Digest of the command.
     command: String,
-    /// When it ended.
+    /// When the command ended.
     pub(crate) time: Time,
 }
 
 impl Ran {
-    /// This command has just succeeded for this version.
+    /// Creates the record of a command that has just succeeded for this version.
     pub fn now(version: u64, commit: Digest, command: &str) -> Self {
         Self {
             version,
@@ -312,7 +311,7 @@ impl Ran {
         }
     }
 
-    /// Whether it was this command, for this version.
+    /// Whether the record is of this command and this version.
     pub fn is(&self, version: u64, commit: Digest, command: &str) -> bool {
         (self.version, &self.commit, self.command.as_str())
             == (version, &commit.to_string(), command)
@@ -337,19 +336,20 @@ pub struct ServersRecord {
 pub struct ServerRecord {
     /// URL of the server.
     pub url: String,
-    /// The version that it had at the last look; nothing if none, or if it is not known which.
+    /// The version that it had when it was last asked; `None` if it had none, or if the version is
+    /// unknown.
     pub version: Option<u64>,
     /// State digest of the version that it was last seen to have.
     pub state: Option<String>,
     /// Whether it is being changed: it may hold parts of two versions.
     pub changing: bool,
-    /// Whether it has been paused, and not told to go on.
+    /// Whether it has been paused and not resumed.
     pub paused: bool,
-    /// Number of failures since the server last had the wanted version.
+    /// Number of failures since the server last had the version that it should have.
     pub failures: u64,
     /// Why it failed last.
     pub last_failure: Option<String>,
-    /// Since when it is known to have its version.
+    /// When it was first known to have its version.
     pub since: Option<Time>,
 }
 
@@ -380,12 +380,12 @@ impl Records {
         self.read(STATUS)
     }
 
-    /// Writes down how following goes.
+    /// Writes the status of the follower.
     ///
     /// # Errors
     /// IO.
     pub fn write_status(&self, status: &FollowStatus) -> Result<()> {
-        // It may be lost in a crash: the next look writes it again.
+        // It may be lost in a crash: the next poll writes it again.
         self.write(STATUS, status, false)
     }
 
@@ -397,7 +397,7 @@ impl Records {
         self.read(RAN)
     }
 
-    /// Writes down for which version the command has succeeded. When this returns, it is on disk.
+    /// Records the version for which the command has succeeded. Blocks until the record is on disk.
     ///
     /// # Errors
     /// IO.
@@ -405,7 +405,7 @@ impl Records {
         self.write(RAN, ran, true)
     }
 
-    /// The servers that are brought to each version. `None` if there are none.
+    /// The servers that are updated to each version; `None` if there are none.
     ///
     /// # Errors
     /// IO, also if the file is not ours.
@@ -413,7 +413,8 @@ impl Records {
         self.read(SERVERS)
     }
 
-    /// Writes down how the servers are, or that there are none. When this returns, it is on disk.
+    /// Records the state of the servers, or removes the record if there are none. Blocks until a
+    /// new record is on disk.
     ///
     /// # Errors
     /// IO.
@@ -428,9 +429,9 @@ impl Records {
         }
     }
 
-    /// Marks this process as the follower, until the file is closed. There is only one, which has
-    /// locked the directory. `None` if the file system has no locks: then other processes cannot
-    /// see the follower.
+    /// Marks this process as the follower, until the file is closed. There is only one follower,
+    /// which has locked the directory. `None` if the file system has no locks: then other processes
+    /// cannot see the follower.
     pub fn lock(&self) -> Option<File> {
         let file = open_lock(&self.directory.join(LOCK)).ok()?;
         for _ in 0..LOCK_TRIES {
@@ -443,12 +444,12 @@ impl Records {
         None
     }
 
-    /// Whether there is a file to lock.
+    /// Whether the lock file exists.
     pub fn has_lock(&self) -> bool {
         fs::symlink_metadata(self.directory.join(LOCK)).is_ok()
     }
 
-    /// Whether a process follows.
+    /// Whether a follower is running.
     pub(crate) fn is_locked(&self) -> bool {
         let path = self.directory.join(LOCK);
         // Only a regular file is opened: a pipe would block.
@@ -480,14 +481,15 @@ impl Records {
         })
     }
 
-    /// Readers see all of it or all of the old one.
+    /// Writes a record. Readers see all of the new record or all of the old one, except on a full
+    /// disk.
     fn write(&self, name: &str, record: &impl Serialize, sync: bool) -> Result<()> {
         let path = self.directory.join(name);
         let bytes = serde_json::to_vec(record)
             .map_err(|error| Error::usage(error.to_string()).in_file(&path))?;
         replace(&self.directory, name, &bytes, sync)
             .or_else(|error| match error.kind() {
-                // A status that says so is worth more than one that is written at once and whole.
+                // A status that reports the full disk is worth more than an atomic write.
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded if !sync => {
                     overwrite(&path, &bytes)
                 }
@@ -497,8 +499,8 @@ impl Records {
     }
 }
 
-/// Writes into the blocks that a file has already, which works on a full disk. Who reads it
-/// meanwhile may see half of it.
+/// Writes into the blocks that a file already has, which works on a full disk. A process that reads
+/// the file meanwhile may see half of the content.
 fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if !is_real_file(path) {
         return Err(ErrorKind::StorageFull.into());

@@ -30,8 +30,8 @@ impl Time {
         Self::now().0.duration_since(self.0).unwrap_or_default()
     }
 
-    /// Whether a clock was wrong: a time of this machine, by more than what clocks are set back by
-    /// as a rule.
+    /// Whether the time is so far in the future that a clock was wrong: by more than clocks are
+    /// usually set back.
     pub(crate) fn is_in_future(self) -> bool {
         self.0
             .duration_since(Self::now().0)
@@ -49,7 +49,7 @@ impl Time {
 
 impl Display for Time {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        // There is no such text before 1970 and after 9999, and a clock may give any time.
+        // Times before 1970 and after 9999 have no such text, and a clock may return any time.
         let shown = self
             .0
             .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! The commit of a version, of the parts of all its shards.
+//! Commits a version, from the parts of all its shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,17 +19,18 @@ use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
 use crate::publishing::published::{PublishReport, bytes_of};
 use crate::publishing::signing::{check_head, store_note};
 
-/// Checks that there is one part for each shard, and that all are for one version after one parent:
-/// these.
+/// Checks that there is one part for each shard, and that all are for one version after one parent.
+/// Returns the version and the digest of the parent.
 pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
     let first = parts
         .first()
-        .ok_or_else(|| Error::usage("there is no shard to commit"))?;
+        .ok_or_else(|| Error::usage("there are no shards to commit"))?;
     let of = first.of;
     let aim = |part: &ShardPart| (part.version, part.parent, part.of);
     if let Some(other) = parts.iter().find(|part| aim(part) != aim(first)) {
         return Err(Error::usage(format!(
-            "shard {} of {of} was made for version {} after {}, but shard {} of {} for version {} after {}",
+            "shard {} of {of} was made for version {} after {}, but shard {} of {} for version {} \
+             after {}",
             first.shard,
             first.version,
             first.parent,
@@ -55,7 +56,7 @@ pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
 /// A version that is visible.
 pub(crate) struct Committed {
     pub(crate) published: PublishReport,
-    /// Why it may become unusable: it is not certain that it was made in time after its files
+    /// The reason why it may become unusable: it may have been committed too late after its files
     /// (R-PUB-08).
     pub(crate) doubt: Option<Error>,
 }
@@ -160,7 +161,7 @@ fn all_links(parts: &[ShardPart], route: &Route, is: impl Fn(&ShardLink) -> bool
         .all(|(part, file)| part.link(*file).is_some_and(&is))
 }
 
-/// Stores the notes of the publisher's keys, if it has some.
+/// Stores the notes of the publisher's keys, if it has any.
 fn sign(to: &CommitTo<'_>, commit: (u64, Digest)) -> Result<()> {
     if to.options.sign.is_empty() {
         return Ok(());
@@ -172,11 +173,11 @@ fn sign(to: &CommitTo<'_>, commit: (u64, Digest)) -> Result<()> {
     }
 }
 
-/// Reads the commit that was there first. Returns `None` if it is the same as the new one, and a
-/// report if it repeats the step that was to be published.
+/// Reads the commit that another writer stored first. Returns `None` if it is the same as the new
+/// one, and a report if it repeats the step that was to be published.
 ///
 /// # Errors
-/// R-PUB-03 if another version is there; those of the store.
+/// R-PUB-03 if it is another version; errors of the store.
 fn commit_of_rival(
     to: &CommitTo<'_>,
     stored: &StoredParts<'_>,
@@ -198,7 +199,7 @@ fn commit_of_rival(
     Ok(Some(published))
 }
 
-/// The report on a version that was made of these parts.
+/// Returns the report on a version that was made from these parts.
 fn report(stored: &StoredParts<'_>, commit: &Commit, bytes: &[u8]) -> PublishReport {
     let &StoredParts { parts, parent, .. } = stored;
     let known: BTreeSet<FileReference> = match parent.head() {
@@ -229,8 +230,8 @@ fn report(stored: &StoredParts<'_>, commit: &Commit, bytes: &[u8]) -> PublishRep
     }
 }
 
-/// The commit that has these bytes, if it makes one of ours a repetition by
-/// [`PublishOptions::once`].
+/// Returns the report on the commit with the bytes `found`, if our `own` commit would repeat its
+/// step ([`PublishOptions::once`]).
 fn repeated(
     found: Option<&[u8]>,
     own: &Commit,
@@ -255,8 +256,8 @@ fn repeated(
 }
 
 /// The routes for which every shard has a link. If there are several links from one version, which
-/// differ in their profiles, the first ones of all shards belong together, the second ones, and so
-/// on.
+/// differ in their profiles, the first ones of all shards form a route, the second ones another,
+/// and so on.
 fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
     let mut files: BTreeMap<(Option<u64>, usize), Vec<FileReference>> = BTreeMap::new();
     for part in parts {

@@ -7,9 +7,9 @@ use std::ops::{Deref, Range};
 use deltachain::Result;
 use deltachain::tensor::{State, TensorInfo};
 
-/// The shard of each of these tensors, which are given by name and length in bytes.
+/// Returns the number of the shard of each tensor. Tensors are given by name and length in bytes.
 ///
-/// A tensor that is in `held` stays in its shard. Each other one, from the longest on, goes to the
+/// A tensor that is in `held` stays in its shard. Each other tensor, the longest first, goes to the
 /// shard with the fewest bytes. So if `held` is empty, the division depends only on names and
 /// lengths.
 pub fn divide(tensors: &[(&str, u64)], shards: usize, held: &BTreeMap<&str, usize>) -> Vec<usize> {
@@ -45,8 +45,8 @@ pub(crate) struct Division<'a> {
 }
 
 impl<'a> Division<'a> {
-    /// The division that the head has: the tensors of each of its shards. Without any, tensors are
-    /// divided anew.
+    /// Creates the division of a `head`, given the tensors of each of its shards. Without any, all
+    /// tensors are divided anew.
     pub(crate) fn new(shards: usize, head: &'a [Vec<TensorInfo>]) -> Self {
         let mut held = BTreeMap::new();
         for (shard, tensors) in head.iter().enumerate() {
@@ -55,7 +55,7 @@ impl<'a> Division<'a> {
         Self { shards, held }
     }
 
-    /// The tensors of each shard in a state, as states.
+    /// Divides the tensors of a state, and returns each shard as a state.
     pub(crate) fn split<'s>(&self, state: &'s dyn State) -> Vec<ShardState<&'s dyn State>> {
         let tensors: Vec<_> = state
             .tensors()
@@ -86,7 +86,7 @@ pub(crate) struct ShardState<S> {
 }
 
 impl<S: Deref<Target: State>> ShardState<S> {
-    /// The tensors with these numbers, which are ascending.
+    /// Creates the state of the tensors with these numbers, which must be ascending.
     pub(crate) fn new(whole: S, numbers: Vec<usize>) -> Self {
         let all = whole.tensors();
         let tensors = numbers.iter().map(|&number| all[number].clone()).collect();
@@ -143,7 +143,7 @@ mod tests {
     fn tensors_stay_in_their_shards() {
         let held = BTreeMap::from([("a", 1), ("b", 1), ("gone", 0), ("c", 7)]);
         let tensors = [("a", 1), ("b", 2), ("c", 9), ("d", 4), ("e", 4)];
-        // c is in a shard that there is not. It fills shard 0, d goes to 1, and e, too.
+        // c is in a shard that does not exist. It fills shard 0, d goes to 1, and e, too.
         assert_eq!(divide(&tensors, 2, &held), [1, 1, 0, 1, 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! Values that are not finite, NaN and infinities, counted while they are read anyway.
+//! Counts values that are not finite (NaN and infinities) while they are read for other work.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +14,10 @@ const NAMED: usize = 5;
 /// Bytes that are read at a time; a multiple of the width of each dtype.
 const AT_ONCE: usize = 1 << 20;
 
-/// A state whose values that are not finite are counted when they are read.
+/// A state that counts its values that are not finite when they are read.
 pub(crate) struct CountingState<'a> {
     state: &'a dyn State,
-    /// By tensor and place, so that what is read again is not counted again.
+    /// Counts by tensor and offset, so that bytes that are read again are not counted again.
     found: Mutex<BTreeMap<(usize, u64), u64>>,
 }
 
@@ -42,8 +42,9 @@ impl<'a> CountingState<'a> {
         )))
     }
 
-    /// The tensors with values that are not finite, and how many these are, if the state before has
-    /// only finite values in one of them. Nothing is read of it if all values are finite.
+    /// Lists the tensors with values that are not finite, with the number of these values, except
+    /// tensors that already had such values in the state before. That state is not read if all
+    /// values are finite.
     ///
     /// # Errors
     /// Same errors as reading the state before.
@@ -61,7 +62,7 @@ impl<'a> CountingState<'a> {
         Ok((!counts.is_empty()).then(|| self.list(&counts)))
     }
 
-    /// The values that are not finite, by the number of their tensor.
+    /// Counts the values that are not finite, by the number of their tensor.
     fn counts(&self) -> BTreeMap<usize, u64> {
         let mut counts = BTreeMap::new();
         for (&(tensor, _), count) in &*self.found.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -132,7 +133,7 @@ fn has_nonfinite(state: &dyn State, name: &str) -> Result<bool> {
 fn not_finite(dtype: Dtype, bytes: &[u8]) -> u64 {
     fn count<const WIDTH: usize>(bytes: &[u8], is_not: impl Fn([u8; WIDTH]) -> bool) -> u64 {
         let values = bytes.as_chunks().0;
-        // Nearly always none. Without a branch, many values are compared at a time.
+        // There are nearly always none. Without a branch, many values are compared at a time.
         let has_some = values
             .iter()
             .fold(false, |has_some, value| has_some | is_not(*value));
@@ -193,7 +194,7 @@ mod tests {
                     .unwrap();
             }
         }
-        // The state before has some in all of these tensors, or in none of "a".
+        // The state before has such values in all of these tensors; then in all but "a".
         assert_eq!(counting.new_since(Some(&state)).unwrap(), None);
         let mut before = MemoryState::new();
         for info in state.tensors() {

@@ -41,11 +41,11 @@ pub(crate) struct Job<'a> {
     pub(crate) of: usize,
     /// Assets that are in the store for certain: they are never pruned.
     pub(crate) known_assets: &'a [Asset],
-    /// Whether no link is stored if the state is the head's.
+    /// If true, no link is stored for a shard that equals the head's.
     pub(crate) if_changed: bool,
     /// The share of the shard's elements that may differ from the head.
     pub(crate) max_changed: Option<f64>,
-    /// Whether it is not certain that the head can be built, so that the version needs a snapshot.
+    /// True if it is not certain that the head can be built, so that the version needs a snapshot.
     pub(crate) is_cut_off: bool,
     pub(crate) options: &'a PublishOptions,
     pub(crate) observer: &'a dyn Observer,
@@ -53,13 +53,13 @@ pub(crate) struct Job<'a> {
 
 /// The head's shard, to make links from.
 pub(crate) enum JobBase<'a> {
-    /// Where the publisher's caller says. `last` are the digests of the head, if the publisher has
-    /// made it: for [`Base::Last`].
+    /// The base that the caller has given. `last` are the digests of the head, if this publisher
+    /// has made it; they are used for [`Base::Last`].
     Given {
         base: Base<'a>,
         last: Option<&'a StateDigests>,
     },
-    /// In a directory that has all shards of the head. Links are made in `place`.
+    /// A directory that has all shards of the head. Links are made in `place`.
     Whole {
         kept: &'a mut KeptVersion,
         place: &'a Path,
@@ -71,15 +71,15 @@ pub(crate) struct StoredLinks {
     pub(crate) part: ShardPart,
     pub(crate) attempt: Attempt,
     pub(crate) work: Option<KeptVersion>,
-    /// Whether there is nothing to commit, because the state is the head's. No link has been
-    /// stored.
+    /// True if there is nothing to commit, because the shard equals the head's. No link has been
+    /// stored then.
     pub(crate) is_head: bool,
 }
 
 /// Links, and the version that each comes from.
 type LinksByBase = Vec<(Option<u64>, NewLink)>;
 
-/// The states that links are made from, and where they are made.
+/// The states that links are made from, and the directory for the links.
 struct Bases<'a> {
     head: Option<u64>,
     /// The head's state as the caller has given it, or as it has been built from the chain.
@@ -89,7 +89,7 @@ struct Bases<'a> {
     is_whole: bool,
     /// The directory in which links are made.
     place: &'a Path,
-    /// Whether the assets are the head's, as far as they count.
+    /// True if the assets equal the head's, or do not count.
     has_same_assets: bool,
 }
 
@@ -121,7 +121,7 @@ impl Job<'_> {
         self.check_shard()?;
         let parent = self.parent;
         let (base, last, whole) = match base {
-            // The digests are known only of a state that the publisher has made itself.
+            // The digests are known only of a state that this publisher has published.
             JobBase::Given { base, last } => match base {
                 Base::Last(_) if last.is_none() => (Base::Chain, None, None),
                 Base::Last(_) => (base, last, None),
@@ -187,7 +187,7 @@ impl Job<'_> {
             has_same_assets,
         };
         let (links, is_head) = self.make_and_store(&mut bases)?;
-        // The way to the new version, once it has been committed.
+        // The shortest link from the head leads to the new version, once that has been committed.
         let from_head = links
             .iter()
             .filter(|(from, _)| *from == head)
@@ -196,7 +196,7 @@ impl Job<'_> {
             kept.remember(link)?;
         }
         let part = self.part(&links, assets)?;
-        // A work directory that is only there for this once need not get to the new version.
+        // A temporary work directory need not be brought to the new version.
         Ok(StoredLinks {
             part,
             attempt,
@@ -221,7 +221,7 @@ impl Job<'_> {
     }
 
     /// Stores the other files of the directory, before the work that takes long. Checks that no
-    /// folder of the model's files is called like one of them.
+    /// folder of the model's files has the name of one of them.
     fn assets(&self, scratch: &Path) -> Result<Vec<Asset>> {
         let assets = self.store_assets(scratch)?;
         check_folders(
@@ -272,8 +272,9 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Makes links and stores them; one is on its way while the next is being made. If nothing has
-    /// changed and that is to make no version, there is only one, which is not stored.
+    /// Makes links and stores them; each is uploaded while the next is being made. If nothing has
+    /// changed and `if_changed` is set, returns true and only the link from the head, which is not
+    /// stored.
     fn make_and_store(&self, bases: &mut Bases<'_>) -> Result<(LinksByBase, bool)> {
         let _uploads = InPhase::begin(self.observer, Phase::Upload, 0);
         thread::scope(|scope| {
@@ -290,7 +291,7 @@ impl Job<'_> {
             if let Some(link) = unchanged {
                 return Ok((vec![(bases.head, link)], true));
             }
-            let failed = |_| Err(Error::usage("a thread that stored a link has failed"));
+            let failed = |_| Err(Error::usage("a thread that stored a link failed"));
             let stored: Result<_> = uploads
                 .into_iter()
                 .map(|upload| upload.join().unwrap_or_else(failed))
@@ -299,8 +300,8 @@ impl Job<'_> {
         })
     }
 
-    /// Makes the links of all routes, and adds each as soon as it is made. Returns the link from the
-    /// head, which is not added, if nothing has changed and that is to make no version.
+    /// Makes the links of all routes, and passes each to `add` as soon as it is made. If nothing
+    /// has changed and `if_changed` is set, returns the link from the head instead of adding it.
     fn make_links(
         &self,
         bases: &mut Bases<'_>,
@@ -321,7 +322,7 @@ impl Job<'_> {
             && let Some(head) = self.parent.head()
             && let Some(base) = base
         {
-            // Tensors may be assigned to shards anew, so nothing is said of these.
+            // Tensors may move between shards, so only the names of a single shard are compared.
             if self.of == 1 {
                 let tensors = self.target.state.tensors();
                 remark_other_names(tensors, base.state.tensors(), self.observer);
@@ -337,7 +338,7 @@ impl Job<'_> {
                 least = least.min(link.reference.size);
                 add(bases.head, link)?;
             }
-            // Several shards must come to the same result, though each knows its own links only.
+            // All shards must come to the same decision, though each knows only its own links.
             let bytes = if self.of == 1 { least } else { 0 };
             needs_snapshot = self.is_cut_off
                 || self
@@ -346,7 +347,8 @@ impl Job<'_> {
                     .want(self.parent, self.path, bytes, self.observer);
         }
         if needs_snapshot {
-            // There are no old values that the profiles could treat differently.
+            // One coding is enough: a snapshot has no old values that profiles could treat
+            // differently.
             add(None, maker.make(None, codings[0])?)?;
         }
         for from in skipped_from(self.parent.next_version(), &self.options.skips) {
@@ -373,7 +375,7 @@ impl Job<'_> {
         Ok(link)
     }
 
-    /// Checks that not more of the shard, which had `before` elements, changes than the options
+    /// Checks that no more of the shard, which had `before` elements, changes than the options
     /// allow.
     fn check_change(&self, before: u64, link: &NewLink) -> Result<()> {
         match self.max_changed {
@@ -395,7 +397,7 @@ impl Job<'_> {
     }
 
     /// Makes the links from an older version. Readers can do without them, so a version that cannot
-    /// be built is only remarked on.
+    /// be built is only reported to the observer.
     fn make_older(
         &self,
         from: u64,
@@ -440,17 +442,16 @@ impl Job<'_> {
             counting.check()?;
         } else if let Some(found) = counting.new_since(base.map(|base| base.state))? {
             self.observer.remark(&format!(
-                "values are not finite (NaN or infinite), as they were not before: {found}. They \
-                 are published; --refuse-nonfinite (in Python Guard(refuse_nonfinite=True)) \
-                 refuses them"
+                "new values are not finite (NaN or infinite): {found}. They are published; \
+                 --refuse-nonfinite (in Python Guard(refuse_nonfinite=True)) refuses them"
             ));
         }
         Ok(link)
     }
 
-    /// This shard of an older version, and its state digest; `None` if that has other shards.
-    /// Beside the work directory it has one of its own, for each distance, from which the way to
-    /// the next such version is short.
+    /// Builds this shard of an older version, and returns it with its state digest; `None` if the
+    /// version has another number of shards. With a work directory, there is a directory beside it
+    /// for each distance, from which the path to the next such version is short.
     fn older(
         &self,
         version: u64,
@@ -493,7 +494,7 @@ impl Job<'_> {
 
     fn part(&self, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {
         let Some((_, first)) = links.first() else {
-            return Err(Error::usage("no link has been made"));
+            return Err(Error::usage("no link was made"));
         };
         // All links must lead to one state; otherwise another process writes to its files.
         if links
@@ -541,11 +542,11 @@ impl Job<'_> {
     }
 }
 
-/// Whether the head could be built, to make links from it. If it is known that this may fail, no
-/// link is made from it.
+/// Returns true if the head could be built, to make links from it, and false if it could not and
+/// `is_cut_off` says that this may happen.
 ///
 /// # Errors
-/// The error, if the version should be there.
+/// The error of building, if the head should be there.
 pub(crate) fn is_built(
     built: Result<()>,
     version: u64,
@@ -573,13 +574,13 @@ pub(crate) fn remark_other_names(own: &[TensorInfo], head: &[TensorInfo], observ
         return;
     }
     observer.remark(
-        "no tensor of the model has a name that the newest version has: check that it belongs to \
-         this chain",
+        "the model and the newest version have no tensor name in common: check that the model \
+         belongs to this chain",
     );
 }
 
-/// A guard against publishing another model by mistake. `before` are the elements of the head, and
-/// `elements` those of the version; those that are removed count.
+/// Guards against publishing another model by mistake. `before` is the number of elements of the
+/// head, and `elements` that of the version. Elements that are removed count as changed.
 pub(crate) fn check_changed(most: f64, before: u64, elements: u64, changed: u64) -> Result<()> {
     let (all, same) = (elements.max(before), elements.saturating_sub(changed));
     #[expect(clippy::cast_precision_loss, reason = "a guard need not be exact")]
@@ -595,7 +596,7 @@ pub(crate) fn check_changed(most: f64, before: u64, elements: u64, changed: u64)
     Err(Error::usage(message))
 }
 
-/// The elements of these tensors.
+/// Number of elements of these tensors.
 pub(crate) fn lanes(tensors: &[TensorInfo]) -> u64 {
     tensors
         .iter()

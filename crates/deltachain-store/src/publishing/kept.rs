@@ -1,5 +1,5 @@
-//! Versions built from the chain itself, to make links from them: in a directory kept as a follower
-//! keeps it.
+//! Versions that are built from the chain itself, to make links from them, in a directory that a
+//! follower keeps.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::publishing::new_link::NewLink;
 /// Directory in which versions are built.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum KeptPlace<'a> {
-    /// In this directory, and they stay there.
+    /// This directory, in which they stay.
     Lasting(&'a Path),
-    /// Below this one, for as long as they are needed.
+    /// A directory below this one, for as long as they are needed.
     Passing(&'a Path),
 }
 
@@ -32,9 +32,10 @@ pub(crate) enum KeptPlace<'a> {
 #[derive(Debug)]
 pub(crate) struct KeptVersion {
     follower: Follower<Directory>,
-    /// The shards here of the version that it was brought to last.
+    /// The shards of the version that it was last brought to.
     shards: Vec<HeldShard>,
-    /// If it is removed with everything in it when this is dropped.
+    /// The temporary directory, which is removed with everything in it when this is dropped; `None`
+    /// for a lasting one.
     passing: Option<UnfinishedDirectory>,
 }
 
@@ -90,10 +91,10 @@ impl KeptVersion {
         })
     }
 
-    /// Brings the directory to a version. If the digest of its commit is known, a directory that is
-    /// at the version already costs no request, and is not read; otherwise what is damaged in it is
-    /// built again. One that holds a version of another chain, or one that this chain does not
-    /// have, stays as it is. Gives the first shard here.
+    /// Brings the directory to a version, and returns its first shard there. If the digest of the
+    /// commit is given and the directory holds that commit already, this costs no request and reads
+    /// no files; otherwise damaged files are built again. A directory that holds a version of
+    /// another chain, or a version that this chain does not have, stays as it is.
     pub(crate) fn bring_to(
         &mut self,
         version: u64,
@@ -155,7 +156,7 @@ impl KeptVersion {
             .map(end)
     }
 
-    /// The tensors of each shard here of that version.
+    /// The tensors of each shard of that version in the directory.
     pub(crate) fn tensors(&self) -> Vec<Vec<TensorInfo>> {
         self.shards
             .iter()
@@ -163,8 +164,8 @@ impl KeptVersion {
             .collect()
     }
 
-    /// Makes a link from a shard of that version, whose digest in its commit this is. If it turns
-    /// out that the files are something else, they are built again.
+    /// Makes a link from a shard of that version; `digest` is the digest of the shard in the
+    /// commit. If it turns out that the files differ, they are built again.
     pub(crate) fn link(
         &mut self,
         shard: usize,
@@ -224,7 +225,7 @@ fn held_shards(follower: &Follower<Directory>) -> Result<Vec<HeldShard>> {
     let mut shards = Vec::new();
     for record in &held.shards {
         let tensors = &record.table.tensors;
-        // If one is missing, the digest shows it when a link has been made.
+        // If a tensor is missing, the digest shows it when a link has been made.
         let numbers = tensors
             .iter()
             .filter_map(|info| find(files.tensors(), info.name()))
@@ -242,8 +243,8 @@ fn held_shards(follower: &Follower<Directory>) -> Result<Vec<HeldShard>> {
     Ok(shards)
 }
 
-/// The tensors of each shard of a version. Of its links only the indexes are read, unless they are
-/// short; `below` is for temporary files.
+/// Returns the tensors of each shard of a version. Only the indexes of its links are read, unless
+/// the links are short. Temporary files are made in `below`.
 pub(crate) fn tensors_of_shards(
     store: &Store,
     version: u64,
@@ -267,11 +268,11 @@ pub(crate) fn tensors_of_shards(
         .collect())
 }
 
-/// Says what to do about a directory that does not go with the chain.
+/// Advises the user about a directory that does not fit the chain.
 fn advise(directory: &Path, held: u64, observer: &dyn Observer) {
     observer.remark(&format!(
-        "{:?} holds version {held} of another chain, or one that this chain no longer has. If the chain is right as \
-         it is, use an empty directory in its place",
+        "{:?} holds version {held} of another chain, or one that this chain no longer has. If the \
+         chain is right, use an empty directory instead",
         directory.to_string_lossy()
     ));
 }

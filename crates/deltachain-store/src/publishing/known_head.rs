@@ -30,7 +30,7 @@ struct SeenHead {
     /// The report of the newest version, as a skipped step returns it. `None` if the chain has no
     /// version, or another process has committed it.
     report: Option<PublishReport>,
-    /// The head that was read a moment ago, for the call that comes next.
+    /// The head that was just read, for the next call.
     fresh: Option<Parent>,
     /// The commit that was last known to be signed as the publisher's trust wants it.
     signed: Option<Digest>,
@@ -48,7 +48,7 @@ struct OwnVersion {
     parts: OwnParts,
 }
 
-/// The tables and assets that are remembered of the parts of a version that a publisher has made.
+/// The tables and assets of the parts of a version that this publisher has made.
 #[derive(Debug, Default)]
 pub(crate) struct OwnParts {
     /// The table of each shard, by its number.
@@ -102,8 +102,8 @@ impl KnownHead {
         self.seen.followed
     }
 
-    /// The report of the newest version. `None` if a step that it has is to be published all the
-    /// same: the version is not known, or it is not certain that it can be built.
+    /// The report of the newest version, for a step that is skipped. `None` if the version is not
+    /// known, or it is not certain that it can be built: then the step is published again.
     pub(crate) fn report(&self) -> Option<&PublishReport> {
         if self.seen.is_cut_off {
             return None;
@@ -111,7 +111,7 @@ impl KnownHead {
         self.newest()
     }
 
-    /// The report of the newest version, also if it is not certain that the version can be built.
+    /// The report of the newest version, even if it is not certain that the version can be built.
     pub(crate) fn newest(&self) -> Option<&PublishReport> {
         self.seen.report.as_ref()
     }
@@ -213,9 +213,9 @@ impl KnownHead {
         fits.then_some(prepared)
     }
 
-    /// Notes that the prepared parts have become a version by a commit that the publisher made.
-    /// The version is not followed as it is if it `is_doubtful`: its files may have been pruned
-    /// before the commit.
+    /// Notes that the prepared parts have become a version by a commit that the publisher made. If
+    /// the version `is_doubtful`, its files may have been pruned before the commit, so the next
+    /// version gets a snapshot.
     pub(crate) fn publish(
         &mut self,
         published: &PublishReport,

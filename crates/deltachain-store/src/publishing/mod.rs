@@ -1,4 +1,4 @@
-//! Adding versions to a chain: links are made and stored, a commit makes them a version.
+//! Adds versions to a chain: links are made and stored, and a commit makes them a version.
 
 pub(crate) mod commit;
 pub(crate) mod division;

@@ -1,4 +1,4 @@
-//! Models as callers have them, and as links are made from them and to them.
+//! Models of callers, and the states that links lead from and to.
 
 use std::borrow::Cow;
 
@@ -13,9 +13,10 @@ pub enum Model<'a> {
     Files(&'a SafetensorsState),
     /// Any other state, such as one in memory. Its layout is a single file without metadata.
     State(&'a dyn State),
-    /// A state that is spread over files as those are, and has their directory's other files: a
-    /// model in training, like the checkpoint that it began with. A tensor that the files do not
-    /// have belongs to the last of them in the longest folder that its name begins with.
+    /// A state that is divided into files like the given ones, and has the other files of their
+    /// directory: for a model in training, with the checkpoint that it began with. A tensor that
+    /// the files do not have belongs to the last file in the longest folder that the tensor's name
+    /// begins with.
     Like(&'a dyn State, &'a SafetensorsState),
 }
 
@@ -84,8 +85,9 @@ pub(crate) struct End<'a> {
     /// `None` for a single file without metadata.
     pub(crate) layout: Option<&'a Layout>,
     /// For a base, the digest of the layout that its version has in the chain, if the commit names
-    /// it. If that is another one, a link from it has to state the target's (R-PUB-12).
+    /// it. If that layout differs from `layout`, a link from this base must state the layout of its
+    /// target (R-PUB-12).
     pub(crate) named: Option<Digest>,
-    /// If they are known: they are not computed again.
+    /// The digests of the state, if they are known: they are not computed again.
     pub(crate) digests: Option<&'a StateDigests>,
 }

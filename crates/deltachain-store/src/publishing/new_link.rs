@@ -1,4 +1,4 @@
-//! Links being made: written to a temporary file, named by the digest of their bytes, and stored.
+//! New links: written to a temporary file, named by the digest of their bytes, and stored.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -15,7 +15,7 @@ use crate::directory::unfinished;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::model::End;
 
-/// A key of a link's metadata (SPEC section 20).
+/// The key of a link's nonce in its metadata (SPEC section 20).
 const NONCE_KEY: &str = "deltachain.nonce";
 
 /// Coding of the links of a route.
@@ -26,10 +26,10 @@ pub(crate) struct RouteCoding {
 }
 
 impl RouteCoding {
-    /// One for each of these profiles.
+    /// Returns the coding of each profile.
     ///
     /// # Errors
-    /// USAGE if there is none, or one is given twice.
+    /// USAGE if there is no profile, or a duplicate one.
     pub(crate) fn of(profiles: &[Profile]) -> Result<Vec<Self>> {
         if profiles.is_empty() {
             return Err(Error::usage("no profile is given"));
@@ -61,7 +61,7 @@ pub(crate) struct NewLink {
     pub(crate) is_in_place: bool,
     /// Digest of the target's layout.
     pub(crate) layout: Digest,
-    /// Whether that is another layout than the one that follows from the base's.
+    /// Whether the target's layout differs from the one that follows from the base's.
     pub(crate) has_moved: bool,
 }
 
@@ -84,7 +84,7 @@ impl NewLink {
             digests: None,
         });
         let tensors = target.state.tensors();
-        // One file without a name, whose text is the same whatever its tensors are.
+        // The layout of one file without a name. Its text is the same for all tensors.
         let single = Layout::single_file(tensors);
         let layout = target.layout.unwrap_or(&single);
         let moved = Layout::metadata_value(layout, base.layout, tensors);
@@ -100,7 +100,7 @@ impl NewLink {
             .into_iter()
             .map(|layout| (LAYOUT_KEY.to_owned(), layout))
             .collect();
-        // R-PUB-07: the same link is another file at every attempt.
+        // R-PUB-07: each attempt makes another file, even of the same link.
         metadata.insert(
             NONCE_KEY.to_owned(),
             format!("{:032x}", rand::random::<u128>()),
@@ -147,8 +147,7 @@ impl NewLink {
         })
     }
 
-    /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's
-    /// to tell.
+    /// Stores the link. The caller begins and ends the observer's phase of uploads.
     pub(crate) fn upload(&self, store: &Store, observer: &dyn Observer) -> Result<()> {
         observer.begin(Phase::Upload, self.reference.size);
         store.upload(

@@ -6,7 +6,7 @@ use std::fmt;
 use deltachain::{Error, Result};
 use serde::Serialize;
 
-/// A step that was not published, since the newest version has it already, or a later one.
+/// A step that was not published, because the newest version already has this step or a later one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SkippedStep {
@@ -16,7 +16,7 @@ pub struct SkippedStep {
     pub value: String,
     /// Its value in the newest version.
     pub newest: String,
-    /// `false` if both are the same step.
+    /// True if the step is lower than the newest one; false if both are the same.
     #[serde(rename = "lower")]
     pub is_lower: bool,
 }
@@ -37,8 +37,8 @@ impl fmt::Display for SkippedStep {
 }
 
 impl SkippedStep {
-    /// A warning, unless the newest version is of the same step: a run that counts from the
-    /// beginning again would publish nothing, without anybody noticing.
+    /// Returns a warning, unless the newest version has the same step: otherwise a run that counts
+    /// from the beginning again would silently publish nothing.
     pub fn warning(&self) -> Option<String> {
         self.is_lower.then(|| {
             format!(
@@ -50,11 +50,12 @@ impl SkippedStep {
     }
 }
 
-/// The step that a version with this metadata would repeat: its entry `once` is not greater than
-/// that of the newest version. `None` if it is, or the newest version has no such entry.
+/// Returns the step that a version with this metadata would repeat: its entry `once` is not greater
+/// than that of the newest version. `None` if it is greater, or if the newest version has no such
+/// entry.
 ///
 /// # Errors
-/// USAGE if the entry is missing or no integer.
+/// USAGE if the entry is missing or not an integer.
 pub(crate) fn skipped_step(
     once: Option<&str>,
     metadata: &BTreeMap<String, String>,
@@ -69,7 +70,8 @@ pub(crate) fn skipped_step(
     let integer = |text: &str| text.parse::<i128>().ok();
     let own = integer(text).ok_or_else(|| {
         Error::usage(format!(
-            "the metadata entry {name:?} must be an integer to be compared with the head's, not {text:?}"
+            "the metadata entry {name:?} must be an integer to be compared with the head's, not \
+             {text:?}"
         ))
     })?;
     let Some(newest) = newest.and_then(|newest| newest.get(name)) else {

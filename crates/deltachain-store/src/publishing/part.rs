@@ -1,4 +1,4 @@
-//! The part that a shard hands over to be committed, also from process to process.
+//! The part of a shard that is passed on to be committed, also between processes.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,8 +8,8 @@ use deltachain::tensor::Digest;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The facts that a commit needs to know of one shard whose links have been stored. A JSON document
-/// for serde.
+/// The facts that a commit needs about one shard whose links have been stored. Serde reads and
+/// writes this as a JSON document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct ShardPart {
@@ -31,13 +31,13 @@ pub struct ShardPart {
     /// The folders that its files lie in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) folders: Vec<String>,
-    /// The version's assets that it brings.
+    /// The assets of the version that this part contributes.
     pub(crate) assets: Vec<Asset>,
     pub(crate) links: Vec<ShardLink>,
-    /// The same in the parts that were prepared together, a random number.
+    /// A random number, which is the same in all parts that were prepared together.
     pub(crate) session: u64,
-    /// The store's date before the first link of these parts was stored, in seconds since 1970, if
-    /// it has told one.
+    /// The store's date before the first link of these parts was stored, in seconds since 1970;
+    /// `None` if the store reports no dates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began: Option<u64>,
     pub(crate) changed: u64,
@@ -78,8 +78,8 @@ impl ShardPart {
         self.links.iter().find(|link| link.file() == file)
     }
 
-    /// By the store's clock, its links were not stored before this, nor those of the parts that
-    /// were prepared with it.
+    /// Returns a time by the store's clock before which none of its links was stored, nor any link
+    /// of the parts that were prepared with it.
     pub(crate) fn began(&self) -> Option<SystemTime> {
         UNIX_EPOCH.checked_add(Duration::from_secs(self.began?))
     }

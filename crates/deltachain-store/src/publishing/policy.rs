@@ -1,4 +1,4 @@
-//! Which routes a new version gets in addition to the route from the version before.
+//! The routes that a new version gets in addition to the route from the previous version.
 
 use std::collections::BTreeSet;
 
@@ -16,16 +16,17 @@ pub(crate) const PATH_BYTES_KEY: &str = "deltachain.path-bytes";
 /// its own commit does not state it.
 const LOOK_BACK: u64 = 3;
 
-/// When a version gets a snapshot. Version 0 always has one, and so has a version that no link from
-/// its parent leads to.
+/// The versions that get a snapshot. Version 0 always has one, and so has a version without a link
+/// from its parent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Snapshots {
-    /// Each time after this many versions.
+    /// Versions whose number is a multiple of this one; none for 0.
     Every(u64),
-    /// When a late joiner would have to read more than this many times the last snapshot.
+    /// A version for which a late joiner would otherwise read more than this many times the last
+    /// snapshot.
     Cost(f64),
-    /// Not otherwise.
+    /// No other version.
     Never,
 }
 
@@ -36,8 +37,8 @@ impl Default for Snapshots {
 }
 
 impl Snapshots {
-    /// Whether the version after `parent` gets a snapshot, whose link from the version before has
-    /// `link` bytes; `path` is what the path to that costs, if it is known.
+    /// Whether the version after `parent` gets a snapshot. `link` is the number of bytes of its
+    /// link from the parent, and `path` the cost of the path to the parent, if it is known.
     pub(crate) fn want(
         self,
         parent: &Parent,
@@ -52,7 +53,7 @@ impl Snapshots {
         };
         match path {
             Some(path) => path.and(link.into()).costs_more_than(times),
-            // If late joiners cannot read the chain at all, this repairs it.
+            // A snapshot also repairs a chain that late joiners cannot read at all.
             None => {
                 observer.remark("the cost for a late joiner is unknown, so a snapshot is added");
                 true
@@ -71,8 +72,8 @@ pub(crate) struct PathBytes {
 }
 
 impl PathBytes {
-    /// The cost that a commit states itself: in its metadata, which may be wrong and decides
-    /// nothing but when there is a snapshot, or by a snapshot of its own.
+    /// Returns the cost that a commit states itself: in its metadata, or by a snapshot of its own.
+    /// The metadata may be wrong, and decide only when there is a snapshot.
     pub(crate) fn of(commit: &Commit) -> Option<Self> {
         let noted = commit.metadata.get(PATH_BYTES_KEY).and_then(|note| {
             let (snapshot, whole) = note.split_once(' ')?;
@@ -89,7 +90,7 @@ impl PathBytes {
         format!("{} {}", self.snapshot, self.whole)
     }
 
-    /// The cost of the path to the head. Where its commit does not say so, a few commits before it
+    /// The cost of the path to the head. If its commit does not state it, a few commits before it
     /// are read.
     pub(crate) fn to_head(store: &Store, parent: &Parent, limits: &Limits) -> Result<Option<Self>> {
         let mut commit = parent.head().cloned();
@@ -132,7 +133,8 @@ impl PathBytes {
                 .from
                 .map_or(Ok(Some(nothing)), &of)?
                 .map(|before| before.and(route.bytes()));
-            // The first of equally cheap paths is taken: nothing comes before all versions.
+            // The first of equally cheap paths counts: the route from nothing comes before all
+            // others.
             cheapest = cheapest
                 .into_iter()
                 .chain(path)
@@ -159,8 +161,8 @@ impl PathBytes {
     }
 }
 
-/// The versions, besides the one before, from which this version gets a link; `skips` has the
-/// distances between links of each kind.
+/// Returns the versions, besides the previous one, from which this version gets a link. `skips` has
+/// the distances.
 pub(crate) fn skipped_from(version: u64, skips: &[u64]) -> BTreeSet<u64> {
     let due = skips
         .iter()

@@ -22,7 +22,7 @@ pub struct PublishReport {
     /// Metadata of its commit.
     #[serde(skip)]
     pub(crate) metadata: BTreeMap<String, String>,
-    /// Digests of each shard and of its tensors; none if it was skipped because of
+    /// Digests of each shard and of its tensors; empty if the step was skipped because of
     /// [`PublishOptions::once`](crate::PublishOptions::once), before anything was hashed.
     #[serde(skip)]
     pub shards: Vec<StateDigests>,
@@ -32,17 +32,17 @@ pub struct PublishReport {
     pub assets: Vec<Asset>,
     /// Bytes of its assets.
     pub asset_bytes: u64,
-    /// Bytes of the assets that the head that was does not have.
+    /// Bytes of the assets that the previous head does not have.
     pub new_asset_bytes: u64,
-    /// Lanes that differ from the head that was, or are new.
+    /// Lanes that differ from the previous head, or are new.
     pub changed: u64,
-    /// Lanes of the version; 0 if it was skipped like that.
+    /// Lanes of the version; 0 if the step was skipped.
     pub elements: u64,
     /// Whether the state is that of the previous head.
     pub unchanged_state: bool,
-    /// `false` if it is the head that was, because nothing has changed
-    /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)) or the step is there
-    /// already ([`PublishOptions::once`](crate::PublishOptions::once)).
+    /// False if this is the previous head, because nothing has changed
+    /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)) or the chain has the
+    /// step already ([`PublishOptions::once`](crate::PublishOptions::once)).
     #[serde(rename = "new")]
     pub is_new: bool,
     /// The step, if it was skipped because of
@@ -59,7 +59,7 @@ impl PublishReport {
         }
     }
 
-    /// The previous head, of whose state nothing has been hashed.
+    /// Creates the report of the previous head, whose state has not been hashed.
     pub(crate) fn head(commit: &Commit, digest: Digest) -> Self {
         Self {
             version: commit.version,

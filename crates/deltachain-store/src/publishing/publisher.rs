@@ -36,14 +36,14 @@ mod whole;
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
 ///
 /// It remembers the head and the digests of what it published last, which saves requests and work.
-/// Nothing depends on that, so it does not matter whether it has been restarted.
+/// Nothing depends on that, so a publisher may be restarted at any time.
 #[derive(Debug)]
 pub struct Publisher {
     store: Store,
     options: PublishOptions,
     /// The content of the chain document, which never changes.
     chain: Vec<u8>,
-    /// The keys whose versions it follows, if that matters.
+    /// The keys that must have signed the head; `None` if every head is followed.
     trust: Option<Trust>,
     /// Memory of the head.
     known: KnownHead,
@@ -51,7 +51,7 @@ pub struct Publisher {
     documents: Documents,
 }
 
-/// New other files of fewer bytes than this are usual.
+/// Number of bytes of new other files from which the user may be warned.
 const MUCH: u64 = 1 << 20;
 
 /// A shard of the next version, to be made.
@@ -67,13 +67,26 @@ struct NewShard<'a> {
     max_changed: Option<f64>,
 }
 
+/// Parent of a version that is to be committed.
+struct CommitParent {
+    parent: Parent,
+    /// Cost of the path to the parent, if it is known.
+    path: Option<PathBytes>,
+    /// Attempts of this publisher that stored files of the version.
+    attempts: Vec<Attempt>,
+    /// Session of the parts that this publisher prepared last; `None` if other processes prepared
+    /// the parts.
+    session: Option<u64>,
+}
+
 impl Publisher {
-    /// A publisher for the chain in this store. The head is not read before something is published.
+    /// Opens a publisher for the chain in this store. The head is not read before something is
+    /// published.
     ///
     /// # Errors
     /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no
-    /// profile or one twice, if a pattern of [`PublishOptions::exclude`] is malformed, if one of
-    /// the keys that sign is given twice or not trusted, or if there are such keys and
+    /// profile or a duplicate one, if a pattern of [`PublishOptions::exclude`] is malformed, if one
+    /// of the keys that sign is given twice or not trusted, or if there are such keys and
     /// [`PublishOptions::unsigned`] is set; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         store.check_is_written()?;
@@ -81,8 +94,9 @@ impl Publisher {
         Excluded::new(&options.exclude)?;
         if options.unsigned && !options.sign.is_empty() {
             return Err(Error::usage(
-                "there is a key to sign with (--sign-key, DELTACHAIN_SIGNING_KEY; in Python \
-                 sign_key=), and versions are to be unsigned: leave one of the two out",
+                "a key to sign with is given (--sign-key, DELTACHAIN_SIGNING_KEY; in Python \
+                 sign_key=), and so is --unsigned (in Python unsigned=True): leave one of the two \
+                 out",
             ));
         }
         let chain = store.get(ObjectName::Chain)?;
@@ -100,7 +114,7 @@ impl Publisher {
         })
     }
 
-    /// From now on, waits for the store end when this is stopped.
+    /// From now on, `stop` ends waits for the store.
     pub fn stop_with(&mut self, stop: Stop) {
         self.store = self.store.with_stop(stop);
     }
@@ -119,13 +133,13 @@ impl Publisher {
         Ok(self.parent()?.head().map(head))
     }
 
-    /// The head, if a version with this metadata (and that of the options) would repeat a step:
-    /// [`PublishOptions::once`]. Then nothing is to be published. Asks the store, unless that
-    /// option is not set; a [`prepare`](Self::prepare) that follows at once does not ask again.
+    /// Returns the head if a version with this metadata (and that of the options) would repeat a
+    /// step, so that nothing is to be published: [`PublishOptions::once`]. Asks the store if that
+    /// option is set; a [`prepare`](Self::prepare) that follows at once does not ask again.
     /// [`publish`](Self::publish) does this by itself.
     ///
     /// # Errors
-    /// USAGE if the metadata do not have the entry, or it is no integer; as for
+    /// USAGE if the metadata do not have the entry, or it is not an integer; same errors as
     /// [`head`](Self::head).
     pub fn repeated(
         &mut self,
@@ -147,7 +161,7 @@ impl Publisher {
     /// published, without a request to the store.
     ///
     /// # Errors
-    /// USAGE if the metadata do not have the entry, or it is no integer.
+    /// USAGE if the metadata do not have the entry, or it is not an integer.
     pub fn known_repeated(
         &self,
         metadata: &BTreeMap<String, String>,
@@ -174,29 +188,29 @@ impl Publisher {
         self.options.once = None;
     }
 
-    /// Publishes a model as the version after the head. It becomes visible at once and completely.
-    /// A failure before that leaves the chain unchanged. A state that equals the head's becomes a
-    /// version too, unless [`PublishOptions::if_changed`] is set.
+    /// Publishes a model as the version after the head. It becomes visible atomically. A failure
+    /// before that leaves the chain unchanged. A state that equals the head's becomes a version
+    /// too, unless [`PublishOptions::if_changed`] is set.
     ///
     /// If the head has several shards, the version has as many: each tensor stays in its shard, and
     /// new ones are [divided](crate::divide) among them. With [`Base::Nothing`], all tensors are
     /// divided anew, unless this publisher has made the head.
     ///
-    /// If other threads write to a state in memory meanwhile, some version of each piece is
-    /// published, or nothing if several links are needed.
+    /// If other threads write to a state in memory meanwhile, each piece is published as it was
+    /// read, or nothing is published if several links are needed.
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer
     /// was first; R-SIG-03 (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants;
     /// USAGE if it is signed and this publisher has no key, see [`PublishOptions::unsigned`];
     /// R-PUB-11 (`CHAIN`) if versions have been lost that this publisher knows, or that have routes
-    /// documents; R-PUB-08 (`CHAIN`) if it took 20 hours, or that could not be asked after the
-    /// commit: then the version may be there and unusable, and the next one gets a snapshot;
-    /// R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is called like,
-    /// regarding case or not; USAGE if the metadata entry of [`PublishOptions::once`] is missing or
-    /// no integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if there are more other
-    /// files than assets can be; those of reading the states; LIMIT; IO, also if a file changes
-    /// while it is read; what the observer wants it to end with.
+    /// documents; R-PUB-08 (`CHAIN`) if it took 20 hours, or if the store could not be asked about
+    /// that after the commit: then the version may exist and be unusable, and the next one gets a
+    /// snapshot; R-PUB-10 (`CHAIN`) if a folder with tensor files has the name of an asset,
+    /// ignoring case; USAGE if the metadata entry of [`PublishOptions::once`] is missing or not an
+    /// integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if there are more other
+    /// files than a version can have assets; errors of reading the states; LIMIT; IO, also if a
+    /// file changes while it is read; the observer's error.
     pub fn publish<'m>(
         &mut self,
         model: impl Into<Model<'m>>,
@@ -257,16 +271,16 @@ impl Publisher {
         Ok(published)
     }
 
-    /// Makes and stores the links of some shards of the version after the head: each with its
-    /// number, of `of` shards in all, the tensors that it consists of, and where to find the same
-    /// shard of the head. If the head has another number of shards, the shard is made from nothing.
+    /// Makes and stores the links of some shards of the version after the head. Each shard is given
+    /// by its number, its tensors, and the source of the same shard of the head; `of` is the number
+    /// of all shards. If the head has another number of shards, the shard is made from nothing.
     /// Nothing becomes visible before [`commit`](Self::commit), which needs the parts of all
-    /// shards, whichever processes prepared them. Metadata are known there, so ask
+    /// shards, whichever processes prepared them. The metadata are known only there, so call
     /// [`repeated`](Self::repeated) before if a step is to be published only
     /// [once](PublishOptions::once).
     ///
     /// # Errors
-    /// As for [`publish`](Self::publish), but R-PUB-03.
+    /// Same errors as [`publish`](Self::publish), except R-PUB-03.
     pub fn prepare<'m>(
         &mut self,
         shards: impl IntoIterator<Item = (usize, Model<'m>, Base<'m>)>,
@@ -319,9 +333,9 @@ impl Publisher {
         });
     }
 
-    /// Makes a version of all its shards, in any order: all of them become visible, or none.
-    /// `metadata` is added to that of the options. To be called again with the same parts if it is
-    /// not known whether it succeeded. If the version would repeat a step
+    /// Commits a version from the parts of all its shards, in any order. They become visible
+    /// atomically. `metadata` is added to that of the options. Call this again with the same parts
+    /// if it is not known whether it succeeded. If the version would repeat a step
     /// ([`PublishOptions::once`]), nothing becomes visible, and the result is the head.
     ///
     /// For the parts that this publisher did not prepare last, the store is asked for one link of
@@ -331,13 +345,13 @@ impl Publisher {
     ///
     /// # Errors
     /// USAGE if parts are missing or duplicate, or were made for different versions, or the
-    /// metadata entry of [`PublishOptions::once`] is missing or no integer; R-CHN-12
+    /// metadata entry of [`PublishOptions::once`] is missing or not an integer; R-CHN-12
     /// (`STATE_MISMATCH`) if two have a tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if
     /// such a link, or an asset, is not in the store; R-PUB-01 (`CHAIN`) if the parts were made to
     /// follow another commit than the head's; R-PUB-03 (`CHAIN`) if another writer was first;
     /// R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08 (`CHAIN`) if a link was
-    /// stored 20 hours ago: prepare the shards again; R-PUB-10 (`CHAIN`) if files of tensors lie in
-    /// a folder that an asset is called like; LIMIT; IO.
+    /// stored 20 hours ago: prepare the shards again; R-PUB-10 (`CHAIN`) if a folder with tensor
+    /// files has the name of an asset; LIMIT; IO.
     pub fn commit(
         &mut self,
         mut parts: Vec<ShardPart>,
@@ -346,30 +360,12 @@ impl Publisher {
     ) -> Result<PublishReport> {
         parts.sort_by_key(|part| part.shard);
         let (version, follows) = check_complete(&parts)?;
-        let name = ObjectName::Commit(version);
-        let (parent, path, mut attempts, session) = match self.known.prepared(version, follows) {
-            Some(own) => (
-                own.parent.clone(),
-                own.path,
-                vec![own.attempt],
-                Some(own.session),
-            ),
-            None => {
-                let read =
-                    documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
-                read.check_follows(version, follows)?;
-                // The version may be there already.
-                let is_above = self
-                    .known
-                    .followed()
-                    .is_none_or(|(known, _)| known < version);
-                if is_above || self.store.find(name)?.is_none() {
-                    self.check_head(&read)?;
-                }
-                let path = read.head().and_then(PathBytes::of);
-                (read, path, Vec::new(), None)
-            }
-        };
+        let CommitParent {
+            parent,
+            path,
+            mut attempts,
+            session,
+        } = self.parent_of(version, follows)?;
         let mut options = self.options.clone();
         options.metadata.extend(metadata);
         let head = parent.head();
@@ -392,7 +388,7 @@ impl Publisher {
             .iter()
             .filter(|part| Some(part.session) != session)
             .collect();
-        // From when the store is asked for the time, this machine's clock goes on.
+        // Once the store has been asked for the time, this machine's clock goes on from there.
         attempts.extend(attempt_of(&self.store, &foreign)?);
         let to = CommitTo {
             store: &self.store,
@@ -408,10 +404,10 @@ impl Publisher {
         };
         let Committed { published, doubt } = commit(&to, &stored)?;
         if published.is_new {
-            let is_signed = self
-                .trust
-                .as_ref()
-                .is_some_and(|trust| self.options.sign.len() >= trust.quorum());
+            let is_signed = match &self.trust {
+                Some(trust) => self.options.sign.len() >= trust.quorum(),
+                None => false,
+            };
             self.known.publish(&published, is_signed, doubt.is_some());
         }
         self.known.set_report(&published);
@@ -426,7 +422,37 @@ impl Publisher {
         Ok(published)
     }
 
-    /// Another process has committed what this one prepared last: that is the head.
+    /// Finds the parent of the version that parts were made for: by what this publisher prepared
+    /// last, or in the store.
+    fn parent_of(&mut self, version: u64, follows: Digest) -> Result<CommitParent> {
+        if let Some(own) = self.known.prepared(version, follows) {
+            return Ok(CommitParent {
+                parent: own.parent.clone(),
+                path: own.path,
+                attempts: vec![own.attempt],
+                session: Some(own.session),
+            });
+        }
+        let parent = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
+        parent.check_follows(version, follows)?;
+        // If the version exists already, its parent is no longer the head, and is not checked.
+        let is_above = match self.known.followed() {
+            Some((known, _)) => known < version,
+            None => true,
+        };
+        if is_above || self.store.find(ObjectName::Commit(version))?.is_none() {
+            self.check_head(&parent)?;
+        }
+        Ok(CommitParent {
+            path: parent.head().and_then(PathBytes::of),
+            parent,
+            attempts: Vec::new(),
+            session: None,
+        })
+    }
+
+    /// Notes that another process has committed the parts that this publisher prepared last. They
+    /// are the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
         self.known.commit(version, commit);
     }
@@ -443,7 +469,7 @@ impl Publisher {
         Ok(parent)
     }
 
-    /// R-PUB-11 and R-SIG-03, for what the next version is to follow; and refuses a signed head if
+    /// Checks R-PUB-11 and R-SIG-03 for the parent of the next version. Refuses a signed head if
     /// this publisher signs nothing.
     fn check_head(&mut self, parent: &Parent) -> Result<()> {
         let commit = parent.digest();
@@ -485,10 +511,10 @@ impl Publisher {
         let chain = Digest::of_bytes(&self.chain);
         if has_note(&self.store, chain, head.version, commit)? {
             return Err(Error::usage(format!(
-                "version {} is signed, and there is no key to sign the next one with, so followers \
-                 with trust would stop there: give the key (--sign-key, DELTACHAIN_SIGNING_KEY; in \
-                 Python sign_key=), or go on without signatures (--unsigned; in Python \
-                 unsigned=True). Nothing was published",
+                "version {} is signed, and no key is given to sign the next one, so followers with \
+                 trust would stop there: give the key (--sign-key, DELTACHAIN_SIGNING_KEY; in \
+                 Python sign_key=), or publish without signatures from now on (--unsigned; in \
+                 Python unsigned=True). Nothing was published",
                 head.version
             )));
         }
@@ -496,8 +522,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// The checks before this publisher follows its first head: routes documents of versions above
-    /// it, whose commits must have been lost; and whether a route of its commit has its files,
+    /// Checks the first head that this publisher follows. Routes documents of versions above it
+    /// show that commits have been lost. Notes whether a route of its commit has all of its files,
     /// unless routes have been changed since.
     fn check_first(&mut self, parent: &Parent) -> Result<()> {
         let head = parent.head();
@@ -514,34 +540,34 @@ impl Publisher {
         let Some(head) = head.filter(|head| !versions.contains(&head.version)) else {
             return Ok(());
         };
-        let has_files = |route: &Route| {
-            let missing = route
-                .files
-                .iter()
-                .find_map(|file| check_there(&self.store, ChainFile::Link(*file)).err());
-            missing.map_or(Ok(true), |error| {
-                if error.rule().is_some() {
-                    Ok(false)
-                } else {
-                    Err(error)
-                }
-            })
-        };
-        let mut whole = head
-            .routes
-            .iter()
-            .map(has_files)
-            .filter(|found| !matches!(found, Ok(false)));
-        let is_whole = whole.next().unwrap_or(Ok(false))?;
-        self.known.set_cut_off(!is_whole);
+        let mut is_cut_off = true;
+        for route in &head.routes {
+            if self.has_files(route)? {
+                is_cut_off = false;
+                break;
+            }
+        }
+        self.known.set_cut_off(is_cut_off);
         Ok(())
+    }
+
+    /// True if all files of a route are in the store.
+    fn has_files(&self, route: &Route) -> Result<bool> {
+        for file in &route.files {
+            match check_there(&self.store, ChainFile::Link(*file)) {
+                Ok(_) => {}
+                Err(error) if error.rule().is_some() => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     /// The cost of the path to the head, if it is known.
     fn path_to(&self, parent: &Parent) -> Result<Option<PathBytes>> {
         match self.options.snapshots {
             Snapshots::Cost(_) => PathBytes::to_head(&self.store, parent, &self.options.limits),
-            // Nothing is read for the next publisher alone.
+            // This publisher only notes the cost for the next one, so no commits are read for it.
             Snapshots::Every(_) | Snapshots::Never => Ok(parent.head().and_then(PathBytes::of)),
         }
     }
@@ -567,8 +593,8 @@ impl Publisher {
             if_changed,
             max_changed,
         } = new;
-        // All shards of a model that is like a checkpoint name the same other files: those are
-        // shard 0's, and none is left out.
+        // All shards of a model that is like a checkpoint name the same other files. Shard 0
+        // publishes them, so the other shards must not report them as left out.
         let files = if number > 0 && matches!(model, Model::Like(..)) {
             None
         } else {
@@ -602,7 +628,7 @@ impl Publisher {
         .run(base)
     }
 
-    /// Prunes now and then. The version has been published, even if this fails.
+    /// Prunes after some of the versions. The version has been published, even if this fails.
     fn keep_last(&mut self, head: (u64, Digest), observer: &dyn Observer) {
         let Some(last) = self
             .options
@@ -645,8 +671,8 @@ fn bring_work(mut work: KeptVersion, version: u64, observer: &dyn Observer) {
     }
 }
 
-/// Says that followers download more of other files than of the model, as they do where a trainer
-/// has saved more than a model.
+/// Warns the user if followers download more of other files than of the model, as they do if a
+/// trainer has saved more than a model.
 fn remark_assets(published: &PublishReport, observer: &dyn Observer) {
     let link = published.routes.iter().map(|route| route.bytes).min();
     let new = published.new_asset_bytes;
@@ -660,8 +686,8 @@ fn remark_assets(published: &PublishReport, observer: &dyn Observer) {
     }
 }
 
-/// Checks that what other processes stored is there, and gives the attempt that began before all of
-/// it; `None` if there is nothing of theirs.
+/// Checks that the files of other processes are stored, and returns the attempt that began before
+/// all of them; `None` without such files.
 fn attempt_of(store: &Store, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
     let mut sessions = BTreeSet::new();
     let mut earliest: Option<SystemTime> = None;

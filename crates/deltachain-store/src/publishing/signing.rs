@@ -1,4 +1,4 @@
-//! Signing commits, and following none but signed ones (SPEC section 23.4).
+//! Signs commits, and checks that the head is signed (SPEC section 23.4).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::access::documents::id_of;
 use crate::access::store::Store;
 use crate::publishing::options::PublishOptions;
 
-/// By which keys the head has to be signed that a publisher follows: those that it was given, or
-/// its own, of which one is enough. `None` if it does not sign and was given none.
+/// Returns the keys that must have signed the head which a publisher follows: its trusted keys, or
+/// else the keys with which it signs, of which one is enough. `None` if it has neither.
 ///
 /// # Errors
-/// USAGE if a key is given twice, or it does not trust one of its own; R-SIG-05 (`CHAIN`) if too
-/// few keys are trusted for the chain.
+/// USAGE if a key is given twice, or a key that signs is not trusted; R-SIG-05 (`CHAIN`) if too few
+/// keys are trusted for the chain.
 pub(crate) fn trust_of(options: &PublishOptions, chain: Digest) -> Result<Option<Trust>> {
     let own = options.sign.iter().map(|signer| signer.public());
     let Some(trust) = &options.trust else {
@@ -33,13 +33,14 @@ pub(crate) fn trust_of(options: &PublishOptions, chain: Digest) -> Result<Option
         .find(|key| trust.keys_of(chain).all(|trusted| trusted != *key))
     {
         return Err(Error::usage(format!(
-            "the publisher signs with the key {key}, which is not among those it trusts for this chain"
+            "the publisher signs with the key {key}, which is not among the keys that it trusts \
+             for this chain"
         )));
     }
     Ok(Some(trust.clone()))
 }
 
-/// R-SIG-03: whether the head, a version with this commit, may be followed.
+/// Checks R-SIG-03: the head, a version with this commit, must be signed by the trusted keys.
 pub(crate) fn check_head(
     store: &Store,
     chain: Digest,
@@ -79,9 +80,9 @@ pub(crate) fn has_note(store: &Store, chain: Digest, version: u64, commit: Diges
     Ok(found.into_iter().any(is_note))
 }
 
-/// Stores a note on a commit, which need not be there yet, by its digest and as the own note of
-/// each signer (R-SIG-02). A note that is there already is as good, if it counts. Gives the name of
-/// the note, and the names of own notes that something else has.
+/// Stores a note on a commit, which need not exist yet, under the note's digest and as the own note
+/// of each signer (R-SIG-02). An own note that exists already is enough, if it counts. Returns the
+/// name of the note, and the names of own notes under which something else is stored.
 pub(crate) fn store_note(
     store: &Store,
     chain: Digest,
@@ -110,15 +111,16 @@ pub(crate) fn store_note(
     Ok((name, taken))
 }
 
-/// Signs a version that has been published, whose commit must have this digest: for a quorum, or
-/// where a chain begins to be signed. It vouches for the version and all below it (R-SIG-04), so
-/// look at it before. Gives the name of the note, and those of own notes that something else has:
-/// readers without lists, and those behind 64 other notes, do not find the note then.
+/// Signs a version that has been published, whose commit must have this digest: to reach a quorum,
+/// or to begin the signing of a chain. The signature vouches for the version and all versions below
+/// it (R-SIG-04), so inspect the version before. Returns the name of the note, and the names of own
+/// notes under which something else is stored: readers that cannot list, or that list 64 other
+/// notes first, do not find the note then.
 ///
 /// # Errors
 /// USAGE if the version has another commit, if there is no signer or one twice, or if the store can
 /// only be read; R-CHN-01 to R-CHN-04 and the rules of documents; R-SIG-02 (`CHAIN`) if something
-/// else is under the name of the note; IO; those of the signers.
+/// else is stored under the name of the note; IO; errors of the signers.
 pub fn sign(
     store: &Store,
     version: u64,

@@ -1,5 +1,5 @@
-//! The store at another S3 server than the one that the other tests start: that whose address
-//! `DELTACHAIN_S3` has (`./task endurance` starts moto's). It has a bucket named `bucket` and takes
+//! Tests with another S3 server than the one that the other tests start: its address is in
+//! `DELTACHAIN_S3` (`./task endurance` starts moto's). It has a bucket named `bucket` and accepts
 //! any credentials.
 
 use std::env;
@@ -43,7 +43,7 @@ fn a_chain_lives_at_another_server() {
 
     init(&store).unwrap();
     let scratch = tempfile::tempdir().unwrap();
-    // Files of several parts.
+    // Large enough for files of several parts.
     let mut models = Models::new(13, 100_000);
     let mut before: Option<SafetensorsState> = None;
     for version in 0..VERSIONS {

@@ -1,8 +1,7 @@
-//! What stores answer that will not change: which requests come after it, what is said, and what is
-//! left behind. The store is a stand-in for the S3 gateway of Hugging Face's buckets, as its
-//! documentation describes it: the organization is a part of the path, objects are fetched from
-//! another server that must not see credentials, only a put knows conditions, and there is no
-//! metadata of users.
+//! Permanent failures of a store: the requests that follow one, the error, and what is left behind.
+//! The store is a stand-in for the S3 gateway of Hugging Face's buckets, as its documentation
+//! describes it: the organization is a part of the path, another server serves the objects and must
+//! not see credentials, only puts know conditions, and there is no user metadata.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Result, Write};
@@ -31,7 +30,7 @@ type Objects = BTreeMap<String, Vec<u8>>;
 /// Parts by object, in the order of their numbers.
 type Parts = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 
-/// A status with the code of its body.
+/// A status and the error code in its body.
 type Refusal = (u16, &'static str);
 
 /// A bucket, and the requests that it refuses.
@@ -41,9 +40,10 @@ struct Bucket {
     /// Parts of uploads that are not complete.
     parts: Mutex<Parts>,
     requests: AtomicUsize,
-    /// The number of the first request that is refused, and how; all after it are, too.
+    /// Number of the first request that is refused, and the refusal. All later requests are
+    /// refused, too.
     refusal: Mutex<Option<(usize, Refusal)>>,
-    /// Whether puts with a condition are refused, whatever their number.
+    /// True if puts with a condition are refused, whatever their number.
     knows_no_conditions: bool,
 }
 
@@ -57,7 +57,7 @@ impl Bucket {
         (bucket, front)
     }
 
-    /// The requests that come while this is done.
+    /// Runs `work`; returns its result and the number of requests meanwhile.
     fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, usize) {
         self.requests.store(0, Ordering::SeqCst);
         let done = work();
@@ -112,10 +112,8 @@ impl Bucket {
             return Ok(());
         }
         let mut words = line.split(' ');
-        let (method, path) = (
-            words.next().unwrap_or_default(),
-            words.next().unwrap_or_default(),
-        );
+        let method = words.next().unwrap_or_default();
+        let path = words.next().unwrap_or_default();
         let mut body =
             vec![0; header(&headers, "content-length").map_or(0, |length| length.parse().unwrap())];
         reader.read_exact(&mut body)?;
@@ -260,7 +258,8 @@ fn setting(query: &str, name: &str) -> String {
 }
 
 fn listed(objects: &Objects, query: &str) -> String {
-    let (prefix, after) = (setting(query, "prefix"), setting(query, "start-after"));
+    let prefix = setting(query, "prefix");
+    let after = setting(query, "start-after");
     let keys = objects.iter().map(|(key, content)| (&key[1..], content));
     let keys = keys.filter(|(key, _)| key.starts_with(&prefix) && **key > *after);
     let entry = |(key, content): (&str, &Vec<u8>)| {
@@ -293,7 +292,7 @@ fn open(endpoint: SocketAddr) -> Store {
     .unwrap()
 }
 
-/// The states of two versions.
+/// States of two versions.
 fn states(place: &Path) -> [SafetensorsState; 2] {
     let mut models = Models::new(3, 50);
     [0, 1].map(|version| models.save(version, place))
@@ -368,7 +367,7 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
             ((403, "AccessDenied"), "the store refuses these credentials"),
             (
                 (403, "RequestTimeTooSkewed"),
-                "this machine's clock is not the store's",
+                "this machine's clock differs from the store's",
             ),
             ((301, "PermanentRedirect"), "its region is eu-west-3"),
             ((501, "NotImplemented"), "this store "),
@@ -379,17 +378,18 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
                 *bucket.refusal.lock().unwrap() = Some((first, refusal));
                 let (done, came) = bucket.counted(operation);
                 *bucket.refusal.lock().unwrap() = None;
-                // What is asked side by side, and what cleans up.
+                // Parallel requests and cleanup may follow the refused one.
                 assert!(
                     came <= first + 24,
                     "{name} {refusal:?} at {first} of {requests}: {came} requests"
                 );
                 let Err(error) = done else {
-                    // A request on which nothing depends, or the answer that an object is missing.
+                    // The result does not depend on this request, or its answer means that an
+                    // object is missing.
                     continue;
                 };
                 let text = format!("{error:#}");
-                // To a HEAD a server says no code.
+                // A server's answer to HEAD has no error code.
                 let is_short = text.contains(&format!("HTTP {} (file", refusal.0))
                     || text.contains(": 404 Not Found");
                 let is_gone = refusal.0 == 404 && error.class() == ErrorClass::Chain;
@@ -407,7 +407,8 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
                         Error::io("", std::io::Error::other("")).advice()
                     );
                 }
-                // Whatever was left behind, the same works now, and followers are right.
+                // Whatever was left behind, the same operation works now, and followers get the
+                // right state.
                 if name == "publish" {
                     let version = bucket
                         .objects
@@ -426,7 +427,7 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
     }
 }
 
-/// Gives credentials that the server takes for expired until it has been asked twice.
+/// A source of credentials that the server considers expired until they have been fetched twice.
 #[derive(Debug)]
 struct Renewed(Arc<AtomicUsize>);
 
@@ -507,12 +508,12 @@ fn a_store_without_conditions_is_told_by_doctor_and_by_publish() {
     assert!(requests < 8, "{requests}");
 }
 
-/// Certificates, and what is no TLS.
+/// Errors of certificates, and answers without TLS.
 #[test]
 fn why_a_server_is_not_reached_is_said() {
     let place = tempfile::tempdir().unwrap();
     let (_, plain) = Bucket::default().start();
-    // As servers do that get TLS where they expect a request.
+    // Some servers answer this when they get TLS where they expect a request.
     let confused = serve(|mut stream| {
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
     });

@@ -1,5 +1,5 @@
-//! Assets: the other files of a model directory, from the publisher to the subscriber, and what is
-//! said when they are wrong.
+//! Assets: files of a model directory beside the tensors, from the publisher to the follower, and
+//! the errors when they are wrong.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -42,7 +42,7 @@ impl Place {
         }
     }
 
-    /// The directory of a version's model, with these other files.
+    /// Writes the directory of a version's model, with these assets.
     fn model(&mut self, version: u64, others: &[(&str, &[u8])]) -> SafetensorsState {
         let path = self
             .models
@@ -87,7 +87,7 @@ impl Place {
         self.folder.path().join("chain").join(name.to_string())
     }
 
-    /// Objects of assets.
+    /// Number of stored assets.
     fn stored(&self) -> usize {
         self.store
             .objects()
@@ -102,11 +102,11 @@ fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchRep
     let prepared = subscriber
         .prepare(version, &())
         .unwrap()
-        .expect("something to do");
+        .expect("a version to load");
     subscriber.apply(prepared).unwrap()
 }
 
-/// Names and contents of the files in a directory, but for what is not an asset.
+/// Names and contents of the files in a directory, without folders.
 fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(directory)
         .unwrap()
@@ -132,7 +132,7 @@ const TOKENIZER: (&str, &[u8]) = ("tokenizer.json", &[7; 2500]);
 #[test]
 fn a_model_directory_comes_back_byte_for_byte() {
     let mut place = Place::new();
-    // From version 6 on, the tensors stand in three files, with an index of two of them.
+    // From version 6 on, the tensors are in three files, two of them with an index.
     for version in [0, 6] {
         let others = [
             CONFIG,
@@ -167,7 +167,7 @@ fn a_model_directory_comes_back_byte_for_byte() {
     }
     let fetched = |index: usize| log(&place.store, None, None).unwrap()[index].assets.clone();
     assert_eq!(fetched(0), fetched(1));
-    assert_eq!(place.stored(), 5, "once, however many versions name them");
+    assert_eq!(place.stored(), 5, "stored once for all versions");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn what_cannot_be_an_asset_is_named() {
     assert_eq!(files(&directory)["linked"], b"behind a link");
 }
 
-/// Changes a file once the observer is told that some bytes of such a phase are done.
+/// Changes a file as soon as an operation reports progress in this phase.
 #[cfg(unix)]
 struct Meddler(Phase, PathBuf, AtomicBool);
 
@@ -246,7 +246,7 @@ impl Observer for Meddler {
             let file = File::options().write(true).open(&self.1).unwrap();
             let before = file.metadata().unwrap();
             std::os::unix::fs::FileExt::write_all_at(&file, b"!", before.len() - 1).unwrap();
-            // As rsync does it.
+            // Like rsync, it restores the time of modification.
             file.set_modified(before.modified().unwrap()).unwrap();
         }
         Ok(())
@@ -269,10 +269,8 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
         (1, Phase::Compare, "model.safetensors"),
         (0, Phase::Compare, "model.safetensors"),
     ] {
-        let (model, base) = (
-            place.model(1, &[CONFIG, ("a first.txt", &long)]),
-            place.model(0, &[CONFIG]),
-        );
+        let model = place.model(1, &[CONFIG, ("a first.txt", &long)]);
+        let base = place.model(0, &[CONFIG]);
         let path = if version == 1 {
             model.path()
         } else {
@@ -286,7 +284,7 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
             .publish(&model, Base::State((&base).into()), &meddler)
             .unwrap_err();
         assert!(
-            error.message().contains("has changed while it was read"),
+            error.message().contains("changed while it was being read"),
             "{changed}: {error:?}"
         );
         assert_eq!(
@@ -295,7 +293,7 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
         );
         assert_eq!(log(&place.store, None, None).unwrap().len(), 1, "{changed}");
     }
-    // What has been read may change.
+    // A file may change after it has been read.
     let model = place.model(1, &[CONFIG]);
     let meddler = Meddler(
         Phase::Compare,
@@ -328,7 +326,7 @@ fn no_more_are_published_than_a_commit_can_name() {
     assert!(log(&place.store, None, None).unwrap().is_empty());
     fs::remove_file(model.path().join("0")).unwrap();
     assert_eq!(place.publish(&model).assets.len(), Asset::MOST);
-    assert_eq!(place.stored(), 1, "all of them are empty");
+    assert_eq!(place.stored(), 1, "all assets have the same empty content");
     assert_eq!(
         files(&pull(&mut place.open(OtherFiles::Assets), None).directory).len(),
         Asset::MOST + 1
@@ -392,7 +390,7 @@ fn nobody_has_to_publish_or_to_take_them() {
     );
     drop(subscriber);
     let weights = files(&place.current());
-    // The tensors need not be fetched again when somebody thinks better of it.
+    // Another choice of assets does not download the tensors again.
     for (wanted, expected, downloaded) in [
         (
             OtherFiles::Assets,
@@ -434,7 +432,7 @@ fn what_the_version_before_has_is_not_fetched() {
     for (version, others) in [
         (0, &[CONFIG, TOKENIZER, ("old", b"x")][..]),
         (1, &[("config.json", b"{}"), TOKENIZER]),
-        // The same length.
+        // The new content has the same length.
         (2, &[("config.json", b"[]"), TOKENIZER]),
     ] {
         let model = place.model(version, others);
@@ -464,11 +462,11 @@ fn what_the_version_before_has_is_not_fetched() {
         assert_eq!(
             inode(&first),
             inode(&second.directory),
-            "a second name for the same file"
+            "a hard link to the same file"
         );
     }
     assert!(first.join("old").exists() && !second.directory.join("old").exists());
-    // What somebody has written into the directory is found out.
+    // The follower notices files that were changed in its directory.
     fs::remove_file(second.directory.join("tokenizer.json")).unwrap();
     fs::write(second.directory.join("tokenizer.json"), [8; 2500]).unwrap();
     let third = pull(&mut subscriber, Some(2));
@@ -503,7 +501,7 @@ fn missing_and_damaged_ones_are_told_and_the_version_held_stays() {
             "{damaged:?}"
         );
     }
-    // Its size is right, so nobody stores it again: only who reads it finds out.
+    // Its size is right, so a publisher does not store it again: only a reader notices.
     fs::write(place.object(config), b"()").unwrap();
     let model = place.model(2, &[("config.json", b"[]")]);
     place.publish(&model);
@@ -528,9 +526,9 @@ fn missing_and_damaged_ones_are_told_and_the_version_held_stays() {
     assert_eq!(files(&place.current())["config.json"], b"{}");
     assert_eq!(subscriber.held().unwrap().version, 0);
     drop(subscriber);
-    // Who does not take them is not concerned.
+    // A follower without assets is not affected.
     pull(&mut place.open(OtherFiles::None), Some(1));
-    // Who publishes it again, mends it.
+    // Publishing the model again repairs the asset.
     place.publish(&model);
     pull(&mut place.open(OtherFiles::Assets), None);
     assert_eq!(files(&place.current())["config.json"], b"[]");
@@ -575,7 +573,7 @@ fn pruning_leaves_them() {
         );
         place.publish(&model);
     }
-    // Nobody has ever named this one.
+    // No version has ever referenced this asset.
     let stray = ObjectName::Asset(Digest::of_bytes(b"stray"));
     fs::write(place.object(stray), "stray").unwrap();
     let old = std::time::UNIX_EPOCH + std::time::Duration::from_hours(100);
@@ -658,7 +656,7 @@ fn those_of_several_shards_are_those_of_the_first() {
     assert_eq!(commit().unwrap_err().rule(), Some("R-CHN-16"));
     fs::write(place.object(config), &bytes).unwrap();
     assert_eq!(names(&commit().unwrap().assets), ["config.json"]);
-    // A subscriber of one shard takes them too.
+    // A follower of one shard gets the assets, too.
     let options = FollowerOptions::default().shards(Some(vec![1]));
     let directory = place.folder.path().join("half");
     let directory = pull(
@@ -669,7 +667,7 @@ fn those_of_several_shards_are_those_of_the_first() {
     assert_eq!(files(&directory)["config.json"], bytes);
 }
 
-/// A trainer's directory, as two trainers leave one.
+/// A directory with the files that two trainers leave behind.
 #[test]
 fn training_state_is_left_out_and_listed() {
     let mut place = Place::new();
@@ -690,7 +688,7 @@ fn training_state_is_left_out_and_listed() {
     ] {
         fs::write(at(name), name).unwrap();
     }
-    // More files of a trainer than a version can have.
+    // A trainer may leave more files than a version can have.
     for rank in 0..1100 {
         fs::write(at(&format!("random_states_{rank}.pkl")), "x").unwrap();
     }
@@ -717,7 +715,7 @@ fn training_state_is_left_out_and_listed() {
     ] {
         assert!(said.contains(left), "{said}");
     }
-    // Where other files are too many, the ways out are named.
+    // The error about too many assets names the ways out.
     for number in 0..Asset::MOST {
         fs::write(at(&format!("{number}.txt")), "x").unwrap();
     }
@@ -763,14 +761,18 @@ fn patterns_leave_other_files_out() {
         assert_eq!(names(&published.assets), expected);
         let said = notes.remarks().join("\n");
         assert!(said.contains("(left out by"), "{said}");
-        assert!(!said.contains("no file is left out by"), "{said}");
+        assert!(!said.contains("no file to leave out matches"), "{said}");
     }
-    // One that fits nothing is a slip; one that fits tensors, or is no pattern, is refused.
+    // A pattern that matches no file only causes a remark. A pattern that matches tensors, or is
+    // invalid, is refused.
     let notes = Notes::default();
     let published = publish(&["*.lgo", "a.log"], &notes).unwrap();
     assert_eq!(published.assets.len(), 4);
     let said = notes.remarks().join("\n");
-    assert!(said.contains(r#"no file is left out by "*.lgo""#), "{said}");
+    assert!(
+        said.contains(r#"no file to leave out matches "*.lgo""#),
+        "{said}"
+    );
     for (pattern, why) in [("*", "holds or names tensors"), ("a[", "cannot be used")] {
         let error = publish(&[pattern], &()).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Usage, "{error}");
@@ -799,12 +801,12 @@ fn other_files_that_are_larger_than_the_link_are_told() {
     assert_eq!(publish(&mut place, 0, &[CONFIG]), (small, small, false));
     let others = [CONFIG, ("video.mp4", &large[..])];
     assert_eq!(publish(&mut place, 1, &others), (all, all - small, true));
-    // They are there already, also under another name.
+    // The contents are in the store already, also under another name.
     let others = [CONFIG, ("film.mp4", &large[..])];
     assert_eq!(publish(&mut place, 2, &others), (all, 0, false));
 }
 
-/// File systems of macOS take two such names for one, like names that differ in case only.
+/// File systems of macOS treat two such names as one, like names that differ in case only.
 #[test]
 fn names_in_two_forms_of_unicode_are_refused() {
     let mut place = Place::new();
@@ -814,7 +816,7 @@ fn names_in_two_forms_of_unicode_are_refused() {
     fs::write(at("\u{e9}/a.json"), "1").unwrap();
     place.publish(&SafetensorsState::open(model.path()).unwrap());
     fs::create_dir(at("e\u{301}")).unwrap();
-    // On such a file system they are one folder.
+    // This file system treats the two names as one folder.
     if fs::read_dir(at("e\u{301}")).unwrap().next().is_some() {
         return;
     }
@@ -824,7 +826,7 @@ fn names_in_two_forms_of_unicode_are_refused() {
     let error = place.publish_as(&model, &options, &()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage, "{error}");
     assert!(error.message().contains("forms of Unicode"), "{error}");
-    // What is left out does not matter.
+    // Files that are left out do not matter.
     let options = options.exclude(vec!["*/b.json".to_owned()]);
     place.publish_as(&model, &options, &()).unwrap();
 }

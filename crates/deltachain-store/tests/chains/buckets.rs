@@ -1,5 +1,5 @@
-//! Buckets as they are: credentials that somebody else gives and that end soon, answers that send
-//! elsewhere, servers that know less than Amazon's.
+//! Buckets as they are: credentials that a service issues and that expire soon, redirects, servers
+//! with fewer features than Amazon's.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Result, Write};
@@ -24,7 +24,7 @@ use crate::support::tls::Front;
 use crate::support::verify::shown;
 use crate::support::web::WebServer;
 
-/// The head of a request: its first line, and the lines after it.
+/// Reads the head of a request: its first line, and the lines after it.
 pub(crate) fn head(stream: &mut BufReader<&TcpStream>) -> Result<(String, Vec<String>)> {
     let mut lines = Vec::new();
     loop {
@@ -41,7 +41,7 @@ pub(crate) fn head(stream: &mut BufReader<&TcpStream>) -> Result<(String, Vec<St
     }
 }
 
-/// A server that answers each connection once, until the program ends.
+/// Starts a server that answers each connection once, until the program ends.
 pub(crate) fn serve(
     answer: impl Fn(&TcpStream) -> Result<()> + Send + Sync + 'static,
 ) -> SocketAddr {
@@ -51,7 +51,7 @@ pub(crate) fn serve(
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let answer = Arc::clone(&answer);
-            // A client that goes away is not a fault.
+            // A client that disconnects is not a fault.
             thread::spawn(move || drop(answer(&stream)));
         }
     });
@@ -66,7 +66,7 @@ fn text(mut stream: &TcpStream, text: &str) -> Result<()> {
     )
 }
 
-/// What of a chain can be done at a store: publishes two versions, and follows.
+/// Uses a chain at a store: publishes two versions, and follows.
 fn use_chain(open: impl Fn() -> Store) {
     let scratch = tempfile::tempdir().unwrap();
     let mut models = Models::new(3, 50);
@@ -118,7 +118,7 @@ fn credentials_of_a_machine_are_asked_for_again_when_they_end() {
             return text(stream, "a-role");
         }
         count.fetch_add(1, Ordering::Relaxed);
-        // They have ended long ago; the server does not mind.
+        // The credentials expired long ago, but the server accepts them.
         let credentials = format!(
             r#"{{"AccessKeyId":"{KEY}","SecretAccessKey":"{SECRET}","Token":"t","Expiration":"2020-01-01T00:00:00Z"}}"#
         );
@@ -131,8 +131,8 @@ fn credentials_of_a_machine_are_asked_for_again_when_they_end() {
 
 #[test]
 fn without_any_credentials_it_says_which_ones_are_needed() {
-    // Servers of tests listen on 127.0.0.1, so that this port may be another one's by now; here
-    // nobody does.
+    // Servers of other tests listen on 127.0.0.1 and may have taken this port by now; no server
+    // listens on 127.77.0.1.
     let port = TcpListener::bind(("127.0.0.1", 0))
         .unwrap()
         .local_addr()
@@ -184,7 +184,8 @@ fn a_failure_that_speaks_of_403_is_tried_again() {
         let body = "a proxy says: status code: 403 ";
         write!(
             stream,
-            "HTTP/1.1 500 Internal Server Error\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            "HTTP/1.1 500 Internal Server Error\r\nContent-Length: {}\r\nConnection: \
+             close\r\n\r\n{body}",
             body.len()
         )
     });
@@ -198,8 +199,8 @@ fn a_failure_that_speaks_of_403_is_tried_again() {
     assert!(asked.load(Ordering::Relaxed) > 1, "{asked:?}");
 }
 
-/// Tokens of a service that lives for HTTPS, a certificate of one's own, and a way out by a proxy:
-/// all from the environment.
+/// Runs a child process that gets everything from its environment: credentials from a service for
+/// web identities, a private certificate for HTTPS, and a proxy.
 #[test]
 #[ignore = "a process with an environment of its own"]
 fn a_process_behind_a_proxy() {
@@ -225,7 +226,7 @@ fn web_identity_certificate_and_proxy_come_from_the_environment() {
             "{line}"
         );
         count.fetch_add(1, Ordering::Relaxed);
-        // They end before the next request.
+        // The credentials expire before the next request.
         let credentials = format!(
             "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>\
              <AccessKeyId>{KEY}</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey><SessionToken>t</SessionToken>\
@@ -270,16 +271,17 @@ fn web_identity_certificate_and_proxy_come_from_the_environment() {
     );
     assert!(asked.load(Ordering::Relaxed) > 5, "{asked:?}");
     assert!(proxy.connections() > 1, "{}", proxy.connections());
-    // Without the certificate nobody is trusted.
+    // Without the certificate, no server is trusted.
     let nothing = place.join("nothing.pem");
     fs::write(&nothing, "").unwrap();
     assert!(!run(&nothing).status.success());
 }
 
-/// A server before another one: objects that are asked for are elsewhere, and what only Amazon
-/// knows is refused.
+/// Starts a server in front of another one. It redirects reads of objects elsewhere, and refuses
+/// headers that only Amazon knows.
 fn plain_front(server: &S3Server, elsewhere: &WebServer) -> SocketAddr {
-    let (inner, elsewhere) = (server.address, elsewhere.url(""));
+    let inner = server.address;
+    let elsewhere = elsewhere.url("");
     serve(move |mut stream| {
         let mut reader = BufReader::new(stream);
         let (line, headers) = head(&mut reader)?;
@@ -307,7 +309,8 @@ fn plain_front(server: &S3Server, elsewhere: &WebServer) -> SocketAddr {
                 .trim_start_matches('/');
             return write!(
                 stream,
-                "HTTP/1.1 307 Temporary Redirect\r\nLocation: {elsewhere}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                "HTTP/1.1 307 Temporary Redirect\r\nLocation: \
+                 {elsewhere}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             );
         }
         let mut behind = TcpStream::connect(inner)?;
@@ -320,11 +323,11 @@ fn plain_front(server: &S3Server, elsewhere: &WebServer) -> SocketAddr {
         let mut out = stream.try_clone()?;
         let answers = thread::spawn(move || {
             let copied = std::io::copy(&mut back, &mut out);
-            // It ends when all of the answer has come.
+            // The connection ends when the whole answer has been copied.
             drop(out.shutdown(Shutdown::Both));
             copied
         });
-        // Until the client goes away, or the answer is complete.
+        // Until the client disconnects, or the answer is complete.
         drop(std::io::copy(&mut reader.by_ref(), &mut behind));
         drop(answers.join());
         Ok(())

@@ -28,7 +28,7 @@ fn subscriber(store: &Store, directory: &Path) -> Follower<Directory> {
     Follower::in_directory(store.clone(), directory, FollowerOptions::default()).unwrap()
 }
 
-/// Follows until the head of a chain that has ended.
+/// Follows a finished chain up to its head.
 fn catch_up(store: &Store, directory: &Path, until: u64) -> Vec<SwitchReport> {
     let mut switches = Vec::new();
     let options = FollowOptions::default()
@@ -47,8 +47,8 @@ fn step(follower: &mut Follower<Directory>) -> SwitchReport {
     follower.apply(prepared).unwrap()
 }
 
-/// Names and contents of a model's files. An index that was there stays, though one file needs
-/// none.
+/// Names and contents of a model's safetensors files. Indexes are left out: an old one stays,
+/// though a single file needs none.
 fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
     let entries = entries.filter(|entry| {
@@ -67,8 +67,8 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Bytes that a reader from nothing fetches who knows no routes but the first one and those from
-/// the parents.
+/// Bytes that a new reader downloads if it knows only the first route and the routes from the
+/// parents.
 fn replaying_everything(store: &Store) -> u64 {
     let bytes = (0..VERSIONS).map(|version| {
         let commit = store.get(ObjectName::Commit(version)).unwrap().unwrap();
@@ -98,7 +98,7 @@ fn publish_and_follow(store: &Store) {
             "step".to_owned(),
             (version * 100).to_string(),
         )]));
-        // A new one each time, as after a restart.
+        // A new publisher for each version, as after a restart.
         let mut publisher = Publisher::open(store.clone(), options.clone()).unwrap();
         let work = place("work");
         let before = (version > 0).then(|| models.save(version - 1, scratch.path()));
@@ -154,7 +154,7 @@ fn publish_and_follow(store: &Store) {
     let mut transferred = Vec::new();
     for name in ["from 0", "from 7", "late"] {
         let switches = catch_up(store, &place(name), head);
-        // All that there is, at once.
+        // A single switch covers all missing versions.
         let [switched] = &switches[..] else {
             panic!("{} switches", switches.len())
         };
@@ -174,10 +174,11 @@ fn publish_and_follow(store: &Store) {
     }
     let everything = replaying_everything(store);
     println!(
-        "{store}: {transferred:?} bytes from version 0, from version 7 and from nothing; {everything} without skips"
+        "{store}: {transferred:?} bytes from version 0, from version 7 and from nothing; \
+         {everything} without skips"
     );
     assert!(transferred[2] < everything && transferred[1] < everything);
-    // There is nothing more.
+    // Nothing is left to prepare.
     assert!(
         subscriber(store, &place("late"))
             .prepare(None, &())
@@ -191,7 +192,7 @@ fn a_chain_on_an_s3_server() {
     let server = S3Server::start();
     let store = server.store("some prefix/模型", quick());
     publish_and_follow(&store);
-    // No multipart upload was left, and nothing stands beside the chain.
+    // No multipart upload is left over, and the prefix has nothing but the chain.
     assert_eq!(
         files_below(&server.directory("some prefix")),
         store.objects().unwrap().len()
@@ -209,7 +210,7 @@ fn a_chain_in_a_directory_and_on_a_web_server() {
         store.objects().unwrap().len()
     );
 
-    // Who cannot list finds the head all the same.
+    // A reader that cannot list finds the head, too.
     let server = WebServer::start(directory.path());
     let web = Store::open(&server.url("chains/模型 é"), quick()).unwrap();
     let late = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Services that give credentials, and give none: they are not the store, so what they refuse is
-//! not asked again, and nothing of theirs is waited for as long as for a store.
+//! Services that issue credentials, or refuse to. They are not the store: a refusal is not retried,
+//! and their timeouts are shorter than those of a store.
 
 use std::fs;
 use std::io::{BufReader, Read, Result, Write};
@@ -16,7 +16,7 @@ use crate::buckets::{head, serve};
 use crate::support::quick;
 use crate::support::s3::{KEY, S3Server, SECRET};
 
-/// A service, and how often it was asked.
+/// A service, and the number of requests that it received.
 struct Service {
     address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -34,12 +34,12 @@ impl Service {
         Self { address, asked }
     }
 
-    /// It answers the same to all requests.
+    /// Starts a service with the same answer to all requests.
     fn always(status: u16, body: &'static str) -> Self {
         Self::start(move |_, stream| reply(stream, status, body))
     }
 
-    /// It never answers.
+    /// Starts a service that never answers.
     fn silent() -> Self {
         Self::start(|_, mut stream| stream.read(&mut [0]).map(drop))
     }
@@ -76,7 +76,7 @@ fn open_url(url: &str, settings: &[(&str, &str)]) -> deltachain::Result<Store> {
     Store::open(url, quick().settings(settings))
 }
 
-/// A bucket of S3 at an address where nobody has to be asked.
+/// Opens an S3 bucket at an address that needs no lookup.
 fn open(settings: &[(&str, &str)]) -> deltachain::Result<Store> {
     let own = [("endpoint", "http://127.0.0.1:9"), ("region", "x")];
     open_url("s3://bucket/chain", &[&own, settings].concat())
@@ -106,7 +106,8 @@ fn a_metadata_service_that_refuses_is_asked_once() {
             assert!(text.contains(said), "{said}: {text}");
         }
         assert!(!error.may_retry(), "{text}");
-        let (tool, python) = (advice(&error, Face::Tool), advice(&error, Face::Python));
+        let tool = advice(&error, Face::Tool);
+        let python = advice(&error, Face::Python);
         assert!(tool.contains("--store skip_signature=true"), "{tool}");
         assert!(python.contains("storage_options"), "{python}");
     }
@@ -133,7 +134,7 @@ fn a_service_that_is_silent_has_a_time_of_its_own() {
         "{text}"
     );
     assert!(!error.may_retry(), "{text}");
-    // The failure that was waited for is said.
+    // The timeout error names the failure behind it.
     let failing = Service::always(500, "the role is being made");
     let settings = [
         ("metadata_endpoint", &*failing.url()),
@@ -199,7 +200,7 @@ fn a_metadata_service_that_ends_its_words_with_newlines_works() {
     assert_eq!(service.asked(), 3);
 }
 
-/// The settings of each service that needs a file.
+/// Settings of each service that needs a file.
 fn with_files<'a>(service: &'a str, file: &'a str) -> [(&'a str, Vec<(&'a str, &'a str)>); 3] {
     [
         (
@@ -285,7 +286,7 @@ fn files_that_are_wrong_are_named_before_anything_is_asked() {
     assert_eq!(service.asked(), 0);
 }
 
-/// Tokens are replaced while a program runs.
+/// Token files are replaced while a program runs.
 #[test]
 fn a_file_that_becomes_wrong_is_named() {
     let place = tempfile::tempdir().unwrap();
@@ -357,7 +358,7 @@ fn a_service_that_settings_name_is_named() {
         assert!(text.contains(said) && text.contains("HTTP "), "{text}");
         assert_eq!(error.may_retry(), requests > 1, "{text}");
     }
-    // A service that nobody serves may be about to start, so it is asked again.
+    // A service that does not listen may be about to start, so the request is retried.
     let nobody = TcpListener::bind(("127.0.0.1", 0))
         .unwrap()
         .local_addr()
@@ -420,14 +421,14 @@ fn half_of_the_credentials_is_named() {
         (
             "aws_access_key_id",
             "k",
-            "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not",
+            "AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not",
         ),
         (
             "aws_secret_access_key",
             "hidden",
-            "AWS_SECRET_ACCESS_KEY is set, and AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY is set, but AWS_ACCESS_KEY_ID",
         ),
-        // A value is checked before another one is missed.
+        // A value is validated before another one is reported missing.
         (
             "aws_access_key_id",
             "hidden\n",
@@ -459,7 +460,7 @@ fn half_of_the_credentials_is_named() {
     assert!(text.contains("AZURE_STORAGE_ACCOUNT_NAME"), "{text}");
 }
 
-/// The same store by a connection string: its account, its key and its address.
+/// The same store with a connection string: its account, its key and its address.
 #[test]
 fn azure_is_reached_by_its_connection_string() {
     let asked = Service::start(|line, stream| {

@@ -1,5 +1,5 @@
-//! Each object of a chain is changed, cut short and removed in turn: a reader takes another way, or
-//! says which object is at fault and keeps what it has.
+//! Each object of a chain is changed, cut short and removed in turn: a reader finds another path,
+//! or names the object at fault and keeps the version that it has.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,8 +29,8 @@ fn store(directory: &Path) -> Store {
     Store::create(directory.to_str().unwrap(), quick()).unwrap()
 }
 
-/// A chain with a snapshot of version 0, links that skip, and a version that has got more routes
-/// afterwards.
+/// Creates a chain with a snapshot of version 0, skipping links, and a version that got more routes
+/// later.
 fn chain(scratch: &Path) -> (Store, Models) {
     let store = store(&scratch.join("store"));
     let mut models = Models::new(9, 30);
@@ -60,8 +60,8 @@ fn chain(scratch: &Path) -> (Store, Models) {
     (store, models)
 }
 
-/// Brings a new reader to a version if one is given, then lets `damage` happen, and the reader go
-/// on to the head.
+/// Brings a new reader to a version if one is given, then calls `damage`, and lets the reader
+/// continue to the head.
 fn read(
     store: &Store,
     held: Option<u64>,
@@ -69,7 +69,7 @@ fn read(
 ) -> (Result<()>, Option<MemoryState>) {
     let directory = tempfile::tempdir().unwrap();
     let mut options = FollowerOptions::default();
-    // No file is there already.
+    // Without a cache, the reader downloads every file.
     options = options.cache_bytes(Some(0));
     let mut reader = Follower::in_directory(store.clone(), directory.path(), options).unwrap();
     let mut go = |version| match reader.prepare(version, &())? {
@@ -91,12 +91,12 @@ enum Damage {
     Remove,
 }
 
-/// Does it, and gives what undoes it.
+/// Damages a file, and returns the function that restores it.
 fn damage(path: &Path, damage: Damage) -> impl FnOnce() {
     let content = fs::read(path).unwrap();
     let mut other = content.clone();
     match damage {
-        // No document has such a byte.
+        // No document contains such a byte.
         Damage::Flip => other[content.len() / 2] ^= 0x80,
         Damage::Truncate => other.truncate(content.len() / 2),
         Damage::Remove => {}
@@ -109,8 +109,8 @@ fn damage(path: &Path, damage: Damage) -> impl FnOnce() {
     move || fs::write(path, content).unwrap()
 }
 
-/// Whether an error is about an object: names it, or says that the version after it does not
-/// follow.
+/// True if an error is about an object: it names the object, or says that the version after it does
+/// not follow.
 fn is_about(error: &Error, name: ObjectName) -> bool {
     let names = |name: ObjectName| error.file() == Some(name.to_string().as_str());
     let next = match name {
@@ -137,7 +137,7 @@ fn each_object_damaged_in_turn() {
                 let (result, shows) = read(&store, held, || undo = Some(damage(&path, kind)));
                 let case = format!("{} {kind:?}, held {held:?}", object.name);
                 let outcome = match result {
-                    // The head's commit is no more: the version before is the head.
+                    // Without the head's commit, the version before is the head.
                     Ok(()) if shows.as_ref() == Some(models.state(HEAD - 1)) => {
                         assert!(
                             object.name == ObjectName::Commit(HEAD)
@@ -163,8 +163,8 @@ fn each_object_damaged_in_turn() {
                 *outcomes.entry(outcome).or_default() += 1;
                 undo.unwrap()();
             }
-            // fsck, which reads everything, finds it, unless it is a commit without which the chain
-            // is only shorter.
+            // fsck reads everything and finds the damage, unless the chain without this commit is
+            // only shorter.
             let undo = damage(&path, kind);
             let report = fsck(&store, &FsckOptions::default(), &());
             let found = match &report {
@@ -187,12 +187,13 @@ fn each_object_damaged_in_turn() {
             undo();
         }
     }
-    // Many a file can be done without, but not all.
+    // A reader can do without many files, but not without all.
     for outcome in ["the head", "CORRUPT R-CHN-10", "CHAIN R-CHN-09"] {
         assert!(outcomes.contains_key(outcome), "{outcomes:?}");
     }
     println!(
-        "{objects} objects, each changed, cut short and removed, for readers of nothing and of version 4: {outcomes:?}"
+        "{objects} objects, each changed, cut short and removed, for readers of nothing and of \
+         version 4: {outcomes:?}"
     );
     assert_eq!(
         fsck(&store, &FsckOptions::default(), &())
@@ -203,7 +204,7 @@ fn each_object_damaged_in_turn() {
     );
 }
 
-/// All files below a directory.
+/// Collects all files below a directory.
 fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -215,16 +216,18 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Each file of a publisher's directory, with those of older versions, has flipped bits: what is
-/// damaged is built again, and nobody is told of a wrong base.
+/// Flips bits in each file of a publisher's directory, including files of older versions: the
+/// publisher rebuilds damaged files, and never reports a wrong base.
 #[test]
 fn a_damaged_work_directory_is_built_again() {
     let mut random = Random(5);
-    let (mut tried, mut rebuilt) = (0, 0);
+    let mut tried = 0;
+    let mut rebuilt = 0;
     let rounds = crate::support::setting("DELTACHAIN_DAMAGES", 2);
     for round in 0..rounds {
         let scratch = tempfile::tempdir().unwrap();
-        let (store, mut models) = (store(&scratch.path().join("store")), Models::new(10, 20));
+        let store = store(&scratch.path().join("store"));
+        let mut models = Models::new(10, 20);
         init(&store).unwrap();
         let work = scratch.path().join("work");
         let mut publish = |version: u64, observer: &dyn Observer| {
@@ -253,10 +256,10 @@ fn a_damaged_work_directory_is_built_again() {
                 files_below(&directory.join("cache"), &mut files);
             }
             files.sort();
-            // All of them, one after another.
+            // Spread the damage over all files.
             let path = &files[usize::try_from(version).unwrap() * 5 % files.len()];
             let mut bytes = fs::read(path).unwrap();
-            // In the header first, where there is one.
+            // In even rounds the flip hits the header, if the file has one.
             let most = if round % 2 == 0 {
                 bytes.len().min(200)
             } else {
@@ -281,7 +284,7 @@ fn a_damaged_work_directory_is_built_again() {
                     .any(|text| text.contains("recreated")),
             );
         }
-        // All routes, those that skip too.
+        // All routes, including the skipping ones.
         let proven = prove(&store);
         (0..)
             .zip(&proven)
@@ -309,7 +312,7 @@ fn one_damaged_read_of_a_document_is_not_final() {
     let mut damaged = 0;
     for held in [None, Some(2), Some(HEAD - 1)] {
         for (number, name) in documents.iter().enumerate() {
-            // Anything may be hit: a brace, a digit of a digest.
+            // The damage may hit anything: a brace, a digit of a digest.
             for fault in [Fault::Flip, Fault::Truncate] {
                 let path = name.to_string();
                 let first = AtomicBool::new(true);

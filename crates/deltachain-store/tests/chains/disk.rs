@@ -1,5 +1,4 @@
-//! Disks that are full and places that cannot be written: the reader and the chain keep what they
-//! have.
+//! Full disks, and places that cannot be written: the reader and the chain keep what they have.
 
 use std::fs;
 use std::path::Path;
@@ -16,9 +15,10 @@ use crate::support::models::Models;
 use crate::support::quick;
 use crate::support::verify::{prove, shown};
 
-/// The model has 300 kB, and a link from one version to the next about 10 kB.
+/// Rows of the largest tensor. The model has 300 kB, and a link from one version to the next about
+/// 10 kB.
 const ROWS: u64 = 2400;
-/// 50 or 100 kB.
+/// Maximum length of a file, in blocks of 512 or 1024 bytes: 50 or 100 kB.
 const BLOCKS: u64 = 100;
 
 fn store(place: &Path) -> Store {
@@ -32,7 +32,7 @@ fn publish(place: &Path, version: u64) -> Result<(), Error> {
         .checked_sub(1)
         .map(|before| models.save(before, &place.join("models")));
     let mut options = PublishOptions::default();
-    // Files that are too long.
+    // Snapshots exceed the maximum length of a file.
     options = options.snapshots(Snapshots::Every(1));
     let base = before
         .as_ref()
@@ -59,7 +59,7 @@ fn advance(place: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A chain of one version, followed, and the files of the next.
+/// Creates a chain of one version with a follower, and the files of the next version.
 fn chain() -> (tempfile::TempDir, Models) {
     let place = tempfile::tempdir().unwrap();
     fs::create_dir(place.path().join("models")).unwrap();
@@ -73,12 +73,12 @@ fn chain() -> (tempfile::TempDir, Models) {
 
 fn assert_refused(error: &Error) {
     assert_eq!(error.class(), ErrorClass::Io, "{error:?}");
-    // Some errors of the operating system say where by themselves.
+    // Some errors of the operating system contain the path.
     assert!(
         error.file().is_some() || format!("{error:#}").contains("at path"),
         "{error:?}"
     );
-    // For the parent.
+    // The parent process reads this line.
     println!("refused: {error:?}");
 }
 
@@ -148,7 +148,7 @@ fn a_full_disk_under_the_reader_leaves_what_it_has() {
 fn places_that_cannot_be_written_are_named() {
     let (place, mut models) = chain();
     let place = place.path();
-    // Not even the superuser can make a directory below a file.
+    // Not even the superuser can create a directory below a file.
     let file = place.join("file");
     fs::write(&file, "").unwrap();
     for path in [file.join("below"), file.clone()] {
@@ -163,9 +163,10 @@ fn places_that_cannot_be_written_are_named() {
     let error = Store::create(file.join("store").to_str().unwrap(), quick()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Io, "{error:?}");
 
-    // Nor put an object where a file is in the way.
+    // An object cannot be stored where a file is in the way, either.
     for folder in ["commits", "files"] {
-        let (folder, aside) = (place.join("store").join(folder), place.join("aside"));
+        let folder = place.join("store").join(folder);
+        let aside = place.join("aside");
         fs::rename(&folder, &aside).unwrap();
         fs::write(&folder, "").unwrap();
         let error = publish(place, 1).unwrap_err();
@@ -178,7 +179,7 @@ fn places_that_cannot_be_written_are_named() {
     }
     assert_eq!(prove(&store(place)).len(), 1);
 
-    // The reader's place for new versions.
+    // The follower's folder for new versions is replaced by a file.
     let versions = place.join("model/versions");
     let error = {
         let mut follower = follower(place);

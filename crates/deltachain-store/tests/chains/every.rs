@@ -1,4 +1,4 @@
-//! Followers that take only some versions.
+//! Followers that load only every Nth version.
 
 use std::num::NonZeroU64;
 
@@ -19,6 +19,6 @@ fn only_each_third_version_is_taken() {
         }
         chain.publish(version);
     }
-    // Version 3 was found when 4 was the head; each is found once.
+    // Each multiple of 3 is loaded once, as soon as it is the head.
     assert_eq!(taken, [0, 3, 6]);
 }

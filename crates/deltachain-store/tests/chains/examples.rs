@@ -15,7 +15,8 @@ mod publish;
 #[test]
 fn what_one_publishes_the_other_follows() {
     let folder = tempfile::tempdir().unwrap();
-    let (chain, directory) = (folder.path().join("chain"), folder.path().join("model"));
+    let chain = folder.path().join("chain");
+    let directory = folder.path().join("model");
     let chain = chain.to_str().unwrap();
     let mut models = Models::new(1, 64);
     let checkpoints: Vec<String> = (0..3)

@@ -1,6 +1,6 @@
-//! Publishers and followers over stores that fail, in seeded rounds: nothing that was committed is
-//! lost, nothing is torn. `DELTACHAIN_FAULT_ROUNDS` sets the number of rounds,
-//! `DELTACHAIN_FAULT_SEED` the first seed.
+//! Publishers and followers over failing stores, in seeded rounds: no committed version is lost or
+//! torn. `DELTACHAIN_FAULT_ROUNDS` sets the number of rounds, `DELTACHAIN_FAULT_SEED` the first
+//! seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::support::models::Models;
 use crate::support::verify::{prove, rebuild, shown};
 use crate::support::{Random, quick, setting};
 
-/// Per thousand calls, in a calm round.
+/// Faults per thousand calls, in a calm round.
 const RATES: [(Fault, u64); 9] = [
     (Fault::FailBefore, 30),
     (Fault::FailAfter, 30),
@@ -40,7 +40,7 @@ fn rounds() -> std::ops::Range<u64> {
     first..first + setting("DELTACHAIN_FAULT_ROUNDS", 12)
 }
 
-/// The store that is really there, without faults.
+/// Opens the underlying store, without faults.
 fn clean(inner: &Arc<dyn ObjectStore>) -> Store {
     Store::from_objects(Arc::clone(inner), "a chain", quick()).unwrap()
 }
@@ -54,9 +54,8 @@ fn faulty(inner: &Arc<dyn ObjectStore>) -> (Store, Arc<Control>) {
     )
 }
 
-/// Faults of a seed. In every third round they come so often that four attempts are often too few.
-/// A document whose bits have turned cannot always be told from a right one, so this happens to
-/// files only.
+/// Draws the faults of a seed. In every third round they are so frequent that four attempts are
+/// often too few. Damage to a document cannot always be detected, so only files get flipped bits.
 fn storm(seed: u64) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'static {
     let times = [1, 3, 6][usize::try_from(seed % 3).unwrap()];
     let drawn = seeded(
@@ -70,7 +69,7 @@ fn subscriber(store: &Store, directory: &Path) -> Result<Follower<Directory>> {
     Follower::in_directory(store.clone(), directory, FollowerOptions::default())
 }
 
-/// Brings a subscriber to the head; whether there was anything to do.
+/// Brings a follower to the head. False if there was nothing to do.
 fn advance(follower: &mut Follower<Directory>) -> Result<bool> {
     let Some(prepared) = follower.prepare(None, &())? else {
         return Ok(false);
@@ -87,7 +86,7 @@ fn commits(store: &Store) -> u64 {
         .count() as u64
 }
 
-/// Publishes the version of a model with this number, which is the next one.
+/// Publishes the model's version with this number, which is the next one.
 fn publish(
     store: &Store,
     models: &mut Models,
@@ -110,7 +109,7 @@ fn publish(
     Ok((published.version, published.commit))
 }
 
-/// What happened in all rounds.
+/// Totals of all rounds.
 #[derive(Debug, Default)]
 struct Tally {
     injected: BTreeMap<Fault, u64>,
@@ -138,13 +137,13 @@ impl Tally {
     }
 }
 
-/// What a fault of the store may look like: it cannot be asked, perhaps after a commit, or it gave
-/// a wrong file.
+/// Checks that an error is one that a faulty store can cause: a failed request, perhaps after a
+/// commit, or a damaged file.
 fn assert_fault(error: &Error) {
     let known =
         error.class() == ErrorClass::Io || matches!(error.rule(), Some("R-CHN-10" | "R-PUB-08"));
     assert!(known, "{error:?}");
-    assert!(error.file().is_some(), "no object is named: {error:?}");
+    assert!(error.file().is_some(), "without an object: {error:?}");
 }
 
 #[test]
@@ -171,7 +170,7 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
     let mut models = Models::new(seed, 20);
     while let Err(error) = init(&writer) {
         if error.class() == ErrorClass::Usage {
-            // The one before has succeeded, and nobody saw it.
+            // An earlier attempt succeeded, but its answer was lost.
             break;
         }
         assert_fault(&error);
@@ -194,7 +193,7 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
         let held = follower.held().map(|held| held.version);
         match advance(&mut follower) {
             Ok(switched) => tally.switches += u64::from(switched),
-            // There may be nothing to follow yet.
+            // The chain may have no versions yet.
             Err(error) if commits(&clean) == 0 => {
                 assert!(error.rule() == Some("R-CHN-03") || error.rule().is_none());
             }
@@ -217,7 +216,7 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
             assert_eq!(follower.held().map(|held| held.version), now);
         }
     }
-    // What is really there.
+    // The states that are really in the store.
     let states = prove(&clean);
     for (version, state) in (0..).zip(&states) {
         assert_eq!(state, models.state(version));
@@ -238,20 +237,24 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
 
 #[test]
 fn two_publishers_in_the_storm_make_one_chain() {
-    let (mut injected, mut commits_of, mut taken) = (Tally::default(), [0_u64; 2], 0);
+    let mut injected = Tally::default();
+    let mut commits_of = [0_u64; 2];
+    let mut taken = 0;
     for seed in rounds() {
         println!("seed {seed}");
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let clean = clean(&inner);
         init(&clean).unwrap();
-        // Version, commit and state of what somebody was told to have published, and by whom.
+        // Publishes that reported success: writer, version, commit and state.
         let published = Mutex::new(Vec::new());
         let refused = Mutex::new(Tally::default());
         std::thread::scope(|scope| {
             for writer in 0..2_u64 {
                 let (store, control) = faulty(&inner);
                 control.plan(storm(seed + writer * 1_000_000));
-                let (clean, published, refused) = (&clean, &published, &refused);
+                let clean = &clean;
+                let published = &published;
+                let refused = &refused;
                 scope.spawn(move || {
                     let scratch = tempfile::tempdir().unwrap();
                     let work = scratch.path().join("work");
@@ -294,7 +297,7 @@ fn two_publishers_in_the_storm_make_one_chain() {
         for (writer, version, commit, state) in published.into_inner().unwrap() {
             assert!(
                 seen.insert(version),
-                "two were told that version {version} is theirs"
+                "two publishers succeeded with version {version}"
             );
             assert_eq!(states[usize::try_from(version).unwrap()], state);
             assert_eq!(
@@ -323,7 +326,7 @@ fn two_publishers_in_the_storm_make_one_chain() {
     assert!(commits_of.iter().all(|&commits| commits > 0));
 }
 
-/// A chain of a few versions, in memory, and its model.
+/// Creates a chain of a few versions in memory, and its model.
 fn chain(versions: u64, scratch: &Path) -> (InMemory, Models) {
     let objects = Arc::new(InMemory::new());
     let inner: Arc<dyn ObjectStore> = objects.clone();
@@ -336,8 +339,8 @@ fn chain(versions: u64, scratch: &Path) -> (InMemory, Models) {
     (objects.fork(), models)
 }
 
-/// Lets a writer stop after each of its writes, one after another, then do it again; `check` looks
-/// at what is there.
+/// Stops a writer after 0, 1, 2 and more writes, and each time lets it start over; `check` examines
+/// the store.
 fn stop_after_each_write(
     chain: &InMemory,
     work: &mut dyn FnMut(&Store, &Control) -> Result<()>,
@@ -370,7 +373,7 @@ fn a_publisher_may_stop_after_any_write() {
     let (chain, mut models) = chain(6, scratch.path());
     let mut copy = Models::new(3, 20);
     let mut work = |store: &Store, _: &Control| match store.listing(0)?.head() {
-        // It did not know whether it had succeeded.
+        // The stopped attempt succeeded without knowing it.
         Some(6) => Ok(()),
         _ => publish(store, &mut copy, 6, scratch.path()).map(drop),
     };
@@ -422,7 +425,7 @@ fn a_prune_may_stop_after_any_write() {
     };
     let mut work = |store: &Store, control: &Control| {
         control.set_other_stamps(-72);
-        // What has been withdrawn is removed when a day has passed.
+        // Withdrawn files are removed after a day.
         for day in 0..2 {
             control.set_clock(25 * day);
             prune(store, &plan_prune(store, &keep)?, &())?;
@@ -450,9 +453,9 @@ fn a_prune_may_stop_after_any_write() {
 
 #[test]
 fn young_files_stay_whatever_the_clock_does() {
-    // Hours by which the store's clock is wrong: while the chain was made; when a file of nobody
-    // was stored; while pruning, two days after routes were withdrawn. And whether what is old is
-    // removed in the end.
+    // Hours by which the store's clock is wrong: while the chain was made; when an unreferenced
+    // file was stored; and while pruning, two days after routes were withdrawn. The last value is
+    // true if old files are removed in the end.
     for (chain_at, file_at, prune_at, removes) in [
         (-72, 0, 0, true),
         (-72, -1, 0, true),
@@ -520,14 +523,20 @@ fn turned_bits_in_documents_never_give_a_wrong_state() {
         let inner: Arc<dyn ObjectStore> = Arc::new(chain);
         let (reader, control) = faulty(&inner);
         let drawn = seeded(seed, vec![(Fault::Flip, 100)]);
-        control.plan(move |call| drawn(call).filter(|_| !call.path.contains("/files/")));
+        control.plan(move |call| {
+            let fault = drawn(call);
+            if call.path.contains("/files/") {
+                return None;
+            }
+            fault
+        });
         let directory = scratch.path().join("follower");
         for _ in 0..4 {
             let mut follower = subscriber(&reader, &directory).unwrap();
             let outcome = match advance(&mut follower) {
                 Ok(_) => "fine".to_owned(),
                 Err(error) => {
-                    // It may be something else at each reading.
+                    // The error may differ at each read.
                     let is_io = error.class() == ErrorClass::Io;
                     assert!(
                         (error.rule().is_some() || is_io) && error.file().is_some(),

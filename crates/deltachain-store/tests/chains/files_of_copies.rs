@@ -1,5 +1,5 @@
-//! Followers that fetch files from copies of their chain. The chain's own store alone says what the
-//! chain is, and nothing that a copy does is blamed on the chain.
+//! Followers that download files from copies of their chain. Only the chain's own store defines the
+//! chain, and no fault of a copy is blamed on it.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn held(follower: &Follower<Memory>) -> Option<u64> {
     follower.held().map(|held| held.version)
 }
 
-/// The chain's own store, and then its copies.
+/// Records of the chain's own store, and then of its copies.
 fn stores<P: Place>(follower: &Follower<P>) -> Vec<StoreRecord> {
     let mut status = FollowStatus::default();
     status.observe(follower);
@@ -60,7 +60,7 @@ fn digest_of(store: &Store, version: u64) -> Digest {
     Digest::of_bytes(&store.get(ObjectName::Commit(version)).unwrap().unwrap())
 }
 
-/// Another version in place of a lost one.
+/// Publishes another version in place of a lost one.
 fn publish_other(store: &Store) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model");
@@ -74,7 +74,7 @@ fn publish_other(store: &Store) {
         .unwrap();
 }
 
-/// All files of a store, with another content.
+/// Replaces the content of all files of a store.
 fn damage(store: &Store, change: impl Fn(Vec<u8>) -> Vec<u8>) {
     let is_file = |name: &ObjectName| matches!(name, ObjectName::File(_));
     for name in names(store).into_iter().filter(is_file) {
@@ -106,7 +106,8 @@ fn a_rollback_stays_though_copies_have_more() {
         assert_eq!(advance(&mut follower).unwrap(), Some(3));
         chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
         assert_eq!(advance(&mut follower).unwrap(), Some(2));
-        // The copy still has version 3. Whatever happens to the store, it is not taken again.
+        // The copy still has version 3. Even when the own store fails, the follower does not load
+        // it again.
         chain.control.plan(|_| Some(Fault::FailBefore));
         let error = advance(&mut follower).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Io, "{error:#}");
@@ -150,7 +151,7 @@ fn a_copy_is_never_taken_for_the_chain() {
     chain.control.plan(|_| Some(Fault::FailBefore));
     let error = advance(&mut follower).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Io, "{error:#}");
-    // Its documents are lost.
+    // The documents of the chain's own store are lost.
     let (lost, _) = empty();
     let mut of_lost = in_memory(
         &lost.with_copies(vec![other.store.clone()]),
@@ -186,7 +187,7 @@ fn a_copy_that_is_ahead_of_a_store_that_fails_is_not_followed() {
     assert_eq!(advance(&mut follower).unwrap(), Some(3));
 }
 
-/// What is wrong with a copy, and whether it is damaged.
+/// A faulty copy, and whether its faults count as damage.
 struct Wrong {
     name: &'static str,
     make: fn(&Store) -> (Store, Arc<Control>),
@@ -278,7 +279,7 @@ fn nothing_of_a_wrong_copy_is_blamed_on_the_chain() {
             let name = wrong.name;
             assert_eq!(switched.version, 2, "{name}");
             assert_eq!(switched.state, digest_of_state(&mut chain, 2), "{name}");
-            // No path was given up.
+            // The follower gave up no path.
             let remarks = notes.remarks();
             assert!(
                 remarks.iter().all(|text| text.starts_with("copy ")),
@@ -293,7 +294,7 @@ fn nothing_of_a_wrong_copy_is_blamed_on_the_chain() {
             );
             assert_eq!(remarks.len(), usize::from(of_copy.missing == 0), "{name}");
             drop(follower);
-            // What is kept are the chain's files.
+            // The cache contains only files of the chain.
             for entry in std::fs::read_dir(folder.path().join("cache")).unwrap() {
                 let path = entry.unwrap().path();
                 let digest = Digest::of_bytes(&std::fs::read(&path).unwrap());
@@ -310,7 +311,7 @@ fn digest_of_state(chain: &mut Chain, version: u64) -> Digest {
         .state
 }
 
-/// All checks on the way of such a link succeed: it is one, for another state.
+/// Such a link passes all checks of the download: it is valid, but for another state.
 #[test]
 fn a_right_link_in_a_wrong_place_is_fetched_again() {
     let two = |noise: &[u8]| {
@@ -325,7 +326,8 @@ fn a_right_link_in_a_wrong_place_is_fetched_again() {
     let reversed: Vec<u8> = noise.iter().rev().copied().collect();
     chain.add(two(&noise), &[None]);
     other.add(two(&reversed), &[None]);
-    let (right, wrong) = (chain.files(0, None)[0], other.files(0, None)[0]);
+    let right = chain.files(0, None)[0];
+    let wrong = other.files(0, None)[0];
     assert_eq!(right.size, wrong.size);
     let (copied, _) = empty();
     let content = other.store.get(wrong.name()).unwrap().unwrap();
@@ -426,7 +428,7 @@ fn an_idle_follower_asks_no_copy() {
     assert!(alone < 38 * 2 + 2 * 6, "{alone}");
 }
 
-/// Bytes that followers of 100 versions get from far and from near.
+/// Bytes that followers of 100 versions download from the distant store and from the copy.
 #[test]
 fn what_a_copy_lacks_comes_from_the_chains_own_store() {
     let bytes = |is_behind: bool, every: u64| {
@@ -455,13 +457,14 @@ fn what_a_copy_lacks_comes_from_the_chains_own_store() {
     for every in [1, 4, 20] {
         let (documents, near) = bytes(false, every);
         let (far, rest) = bytes(true, every);
-        // One link of each step is not there yet.
+        // The copy lacks one link of each step.
         assert!(
             rest * every * 10 >= near * (every - 1) * 9,
             "{rest} of {near}"
         );
-        // Digests in documents have other bytes in each chain, so lengths differ a little.
-        let (all, before) = (far + rest, documents + near);
+        // Digests in documents differ from chain to chain, so lengths differ a little.
+        let all = far + rest;
+        let before = documents + near;
         assert!(all.abs_diff(before) < 1000, "{all}, {before}");
         table.push((every, documents, near, far, rest));
     }

@@ -1,5 +1,5 @@
-//! Models in folders: pipelines whose parts have tensors of the same names, and what a publisher
-//! leaves out.
+//! Models in folders: pipelines whose parts have tensors of the same names, and folders that a
+//! publisher leaves out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,7 +68,7 @@ fn write_tensors(path: &Path, files: &[(&str, &[&str])], state: &MemoryState) {
     staged.commit().unwrap();
 }
 
-/// A chain, and what lies beside it.
+/// A chain, and the models and directories beside it.
 struct Place {
     folder: TempDir,
     store: Store,
@@ -87,8 +87,8 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A pipeline: two encoders with tensors of the same names, a part in two files, other files in
-    /// folders.
+    /// Writes a pipeline: two encoders with tensors of the same names, a part in two files, assets
+    /// in folders.
     fn pipeline(&self, name: &str, byte: u8) -> SafetensorsState {
         let tensors = [
             ("text/w", &[byte; 60][..]),
@@ -139,7 +139,7 @@ impl Place {
         .unwrap()
     }
 
-    /// Names of the directories of versions.
+    /// Directories of the versions that the follower keeps.
     fn versions(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.at("follower/versions"))
             .unwrap()
@@ -152,7 +152,7 @@ fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchRep
     let prepared = subscriber
         .prepare(version, &())
         .unwrap()
-        .expect("something to do");
+        .expect("a version to load");
     subscriber.apply(prepared).unwrap()
 }
 
@@ -185,7 +185,7 @@ fn a_pipeline_comes_back_byte_for_byte() {
         assert_eq!(switched.routes, [(version.checked_sub(1), version)]);
         assert_eq!(tree(&switched.directory), tree(model.path()));
         assert!(tree(model.path()).contains_key("unet/diffusion.safetensors.index.json"));
-        // Only the version before stays, and nothing of the others.
+        // Only the previous version stays, and no trace of older ones.
         assert_eq!(place.versions().len(), if version == 0 { 1 } else { 2 });
         vocabulary.push(switched.directory.join("tokenizer/vocab.txt"));
     }
@@ -196,10 +196,10 @@ fn a_pipeline_comes_back_byte_for_byte() {
         assert_eq!(
             inode(&vocabulary[2]),
             inode(&vocabulary[3]),
-            "a second name for the same file"
+            "a hard link to the same file"
         );
     }
-    // Another process believes the files that are there.
+    // A new process trusts the files that are there.
     drop(subscriber);
     let mut subscriber = place.open();
     assert!(subscriber.prepare(None, &()).unwrap().is_none());
@@ -209,7 +209,7 @@ fn a_pipeline_comes_back_byte_for_byte() {
         8
     );
 
-    // Without the other files, and with them again, the tensors are not fetched.
+    // Assets are dropped and added again without downloading the tensors.
     let options = FollowerOptions::default().other_files(OtherFiles::None);
     let mut bare =
         Follower::in_directory(place.store.clone(), &place.at("follower"), options).unwrap();
@@ -252,7 +252,8 @@ fn what_happens_to_files_in_folders_is_noticed() {
         "{problems:?}"
     );
 
-    // Damaged, so made anew; and what is not ours in a folder of ours stays, with its folder alone.
+    // The damaged version is rebuilt. Foreign entries in folders of the old one stay, with their
+    // folders only.
     write(
         &first,
         &[
@@ -344,11 +345,11 @@ fn checkpoints_and_chains_beside_the_model_are_not_published() {
         "checkpoint-100 (a trainer's checkpoint)",
         ".git (hidden)",
         "store (a chain)",
-        "follower (a directory that a subscriber keeps)",
+        "follower (the directory of a follower)",
     ] {
         assert!(told.contains(left), "{left}: {told}");
     }
-    // A directory of nothing but checkpoints is none of a model.
+    // A directory of nothing but checkpoints is not a model.
     fs::remove_file(model.join("model.safetensors")).unwrap();
     let error = SafetensorsState::open(&model).unwrap_err();
     assert!(
@@ -362,7 +363,7 @@ fn checkpoints_and_chains_beside_the_model_are_not_published() {
 fn no_file_of_tensors_lies_in_an_asset() {
     let place = Place::new();
     let model = place.pipeline("model", 1);
-    // Two files of these names are possible here, and not elsewhere.
+    // Two files with these names can exist here, but not on every file system.
     write(model.path(), &[("UNet", "x")]);
     let error = place.publish_told(&model, &Notes::default()).unwrap_err();
     assert_eq!(
@@ -377,7 +378,7 @@ fn no_file_of_tensors_lies_in_an_asset() {
         "{error}"
     );
 
-    // The asset is one shard's, the file another's.
+    // One shard has the asset, the other a file in the folder of that name.
     let shards = [
         save(
             &place.at("shard 0"),
@@ -431,7 +432,7 @@ fn an_asset_that_is_a_folder_of_the_model_is_refused() {
         tree(&place.at("follower/current")),
         tree(&place.at("step 0"))
     );
-    // Who takes none is not concerned.
+    // A follower without assets is not affected.
     drop(subscriber);
     let options = FollowerOptions::default().other_files(OtherFiles::None);
     pull(
@@ -462,7 +463,8 @@ fn folders_that_publishers_leave_out_are_followed_all_the_same() {
         .unwrap();
     chain.add(homeless, &[Some(2)]);
 
-    let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let others = tempfile::tempdir().unwrap();
     write(others.path(), &[("x/chain.json", "{}"), ("x/y/z", "")]);
     let open = || {
         let options =
@@ -483,7 +485,7 @@ fn folders_that_publishers_leave_out_are_followed_all_the_same() {
         check_directory(folder.path(), &()).unwrap().problems.len(),
         0
     );
-    // No file of the layout is there for a tensor in none of its folders.
+    // The layout has no file for a tensor in none of its folders.
     let error = subscriber.prepare(Some(3), &()).unwrap_err();
     assert_eq!(
         (error.rule(), error.class()),

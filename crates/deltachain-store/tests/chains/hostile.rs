@@ -1,4 +1,4 @@
-//! What documents and layouts could smuggle: no name in them leads out of the chain or out of the
+//! Hostile names in documents and layouts: none of them leads out of the chain or out of the
 //! directory.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::support::faulty::Operation;
 use crate::support::quick;
 use crate::support::verify::shown;
 
-/// A commit of one version, and the digest of its file as text.
+/// Text of a commit of one version, and the digest of its file as text.
 fn commit() -> (String, String) {
     let digest = Digest::of_bytes(b"link");
     let commit = Commit {
@@ -38,7 +38,7 @@ fn commit() -> (String, String) {
     )
 }
 
-/// What is written where a digest belongs.
+/// Texts in place of a digest.
 fn names(digest: &str) -> Vec<String> {
     let padded = |text: &str| format!("{text}{}", &digest[text.len()..]);
     let mut names = vec![
@@ -49,7 +49,7 @@ fn names(digest: &str) -> Vec<String> {
         r"..\\..\\x".to_owned(),
         "http://127.0.0.1/x".to_owned(),
         "file:///etc/passwd".to_owned(),
-        // As long as a digest.
+        // Texts as long as a digest.
         padded("../../"),
         padded("/etc/"),
         padded("http://"),
@@ -65,7 +65,7 @@ fn names(digest: &str) -> Vec<String> {
         digest[1..].to_owned(),
         digest.repeat(1000),
     ];
-    // One capital letter is enough.
+    // A single capital letter is enough.
     let place = digest
         .find(|digit: char| digit.is_ascii_lowercase())
         .unwrap();
@@ -140,7 +140,7 @@ fn a_reference_says_nothing_more() {
     }
 }
 
-/// A state of two tensors, another one in each version.
+/// A state of two tensors, different in each version.
 fn state(version: u8) -> MemoryState {
     let mut state = MemoryState::new();
     state
@@ -150,7 +150,7 @@ fn state(version: u8) -> MemoryState {
     state
 }
 
-/// Commits a version whose link, from the version before or from nothing, has this layout.
+/// Commits a version whose link has this layout, from the version before or from nothing.
 fn commit_with_layout(store: &Store, version: u8, layout: Option<&str>) {
     let (base, parent) = match version.checked_sub(1) {
         None => (MemoryState::new(), ObjectName::Chain),
@@ -195,7 +195,7 @@ fn commit_with_layout(store: &Store, version: u8, layout: Option<&str>) {
     );
 }
 
-/// A chain whose last version has this layout.
+/// Creates a chain whose last version has this layout.
 fn chain(versions: u8, layout: &str) -> Store {
     let store = Store::from_objects(
         std::sync::Arc::new(object_store::memory::InMemory::new()),
@@ -215,8 +215,8 @@ fn chain(versions: u8, layout: &str) -> Store {
     store
 }
 
-/// Every path below a directory with the file's content, but for what a follower has fetched and
-/// its lock.
+/// Paths below a directory, with the content of files. Downloads of a follower and its lock are
+/// left out.
 fn everything_in(directory: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut left = vec![directory.to_owned()];
@@ -326,7 +326,7 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
             assert_eq!(shown(&directory), (versions == 2).then(|| state(0)));
         }
     }
-    // The longest name that is allowed, and other scripts.
+    // The longest allowed name, and other scripts.
     for name in [&long[1..], "模型 é.safetensors"] {
         let place = tempfile::tempdir().unwrap();
         let store = chain(2, &one_file(name));
@@ -339,7 +339,7 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
     }
 }
 
-/// Notes what it is told.
+/// Records remarks.
 #[derive(Default)]
 struct Told(Mutex<Vec<String>>);
 

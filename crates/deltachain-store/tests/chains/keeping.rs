@@ -1,4 +1,4 @@
-//! Publishing from memory: models that are no files, and a base that is what was published last.
+//! Publishing from memory: models without files, and a base that is the last published state.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +48,7 @@ fn commit_of(store: &Store, version: u64) -> Commit {
     Commit::parse(&bytes, &Limits::default()).unwrap()
 }
 
-/// Counts bytes that are fetched.
+/// Counts downloaded bytes.
 #[derive(Default)]
 struct Downloads(AtomicU64);
 
@@ -66,11 +66,14 @@ impl Observer for Downloads {
 
     fn remark(&self, text: &str) {
         // A rival has published another model.
-        assert!(text.starts_with("no tensor of the model"), "{text}");
+        assert!(
+            text.starts_with("the model and the newest version have no tensor name"),
+            "{text}"
+        );
     }
 }
 
-/// Publishes from memory after what was published last, and says whether nothing was fetched.
+/// Publishes from memory with the last published state as the base. True if nothing was downloaded.
 fn publish(
     publisher: &mut Publisher,
     before: Option<&MemoryState>,
@@ -97,7 +100,8 @@ fn save(state: &MemoryState, path: &Path) -> SafetensorsState {
     SafetensorsState::open(path).unwrap()
 }
 
-/// The links of a version: where each comes from, its two ends, and its index without the nonce.
+/// Links of a version: the version that each starts from, its base and target, and its index
+/// without the nonce.
 fn links(store: &Store, version: u64) -> Vec<(Option<u64>, [Digest; 2], Index)> {
     let links = commit_of(store, version).routes.into_iter().map(|route| {
         let file = store.get(route.files[0].name()).unwrap().unwrap();
@@ -162,12 +166,14 @@ fn files_that_were_published_last_are_a_base_with_their_layout() {
     let mut models = Models::new(2, 4);
     let (store, _) = new_chain();
     let (other, _) = new_chain();
-    let (mut from_last, mut plain) = (publisher(&store), publisher(&other));
+    let mut from_last = publisher(&store);
+    let mut plain = publisher(&other);
     // From version 6 on there are two files.
     let states: Vec<SafetensorsState> = (4..9)
         .map(|version| models.save(version, place.path()))
         .collect();
-    let (mut base, mut last) = (Base::Nothing, Base::Nothing);
+    let mut base = Base::Nothing;
+    let mut last = Base::Nothing;
     for (version, state) in (0..).zip(&states) {
         plain.publish(state, base, &()).unwrap();
         from_last.publish(state, last, &()).unwrap();
@@ -180,7 +186,7 @@ fn files_that_were_published_last_are_a_base_with_their_layout() {
     }
 }
 
-/// What happens to a publish.
+/// Faults during a publish.
 #[derive(Debug, Clone, Copy)]
 enum Accident {
     HeadIsNotRead,
@@ -190,7 +196,7 @@ enum Accident {
     AnotherIsFirst,
 }
 
-/// Publishes a version when links begin to be made.
+/// Publishes a version when another publisher starts to upload its links.
 struct Rival(Mutex<Option<(Publisher, MemoryState)>>);
 
 impl Observer for Rival {
@@ -212,7 +218,7 @@ impl Observer for Rival {
 }
 
 impl Accident {
-    /// Lets it happen while this state is published.
+    /// Publishes this state while the fault happens.
     fn happen(
         self,
         store: &Store,
@@ -270,7 +276,7 @@ fn after_an_accident_the_next_version_is_right() {
         let mut publisher = publisher(&store);
         let mut expected: Vec<MemoryState> = Vec::new();
         let mut is_lost = true;
-        // Versions with a link alone, with a snapshot, and with a link from an older version.
+        // Versions with only a link, with a snapshot, and with a link from an older version.
         for version in 0..8 {
             let state = models.state(version).clone();
             let before = version
@@ -281,7 +287,7 @@ fn after_an_accident_the_next_version_is_right() {
             let has_skip = published.version.is_multiple_of(4) && published.version > 0;
             assert!(
                 is_own || is_lost || has_skip,
-                "{accident:?}: the head is fetched at {version}"
+                "{accident:?}: the head is downloaded at {version}"
             );
             assert_eq!(
                 published.routes.iter().any(|route| route.from.is_some()),
@@ -332,7 +338,7 @@ fn a_success_that_was_not_seen_is_found() {
     assert_eq!(prove(&store), expected);
 }
 
-/// Memory that somebody writes to all the time.
+/// Memory that is written to all the time.
 struct Restless {
     state: MemoryState,
     reads: AtomicU64,
@@ -353,7 +359,7 @@ impl State for Restless {
     }
 
     fn bytes(&self, _tensor: usize, _range: std::ops::Range<u64>) -> Option<&[u8]> {
-        panic!("it is looked at where it is");
+        panic!("the memory is read in place");
     }
 }
 
@@ -398,21 +404,21 @@ fn bases_are_hashed_unless_they_were_published_last() {
         .publish(&states[1], Base::State((&states[1]).into()), &())
         .unwrap_err();
     assert_eq!(error.rule(), Some("R-PUB-01"), "{error}");
-    // Another publisher knows nothing, and takes the head from the chain.
+    // Another publisher has nothing of its own, and downloads the head from the chain.
     let downloads = Downloads::default();
     publisher(&store)
         .publish(&states[1], Base::Last((&states[2]).into()), &downloads)
         .unwrap();
     assert!(downloads.0.into_inner() > 0);
-    // So does the first one, whose version is not the head any more.
+    // So does the first one, whose version is no longer the head.
     let downloads = Downloads::default();
     first
         .publish(&states[2], Base::Last((&states[0]).into()), &downloads)
         .unwrap();
     assert!(downloads.0.into_inner() > 0);
     assert_eq!(prove(&store), states);
-    // A base that was changed meanwhile makes a version that no reader takes: it hides what has
-    // changed.
+    // A base that was changed after its publish leads to a version that no reader accepts: its link
+    // leaves the change out.
     let mut other = states[2].clone();
     let (info, data) = states[1].get("embedding").unwrap();
     other

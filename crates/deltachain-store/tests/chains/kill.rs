@@ -1,5 +1,5 @@
 //! `kill -9` at any instant: publishers and followers of a chain in a directory are killed again
-//! and again, and go on with what they find. `DELTACHAIN_KILLS` sets how often,
+//! and again, and continue with what they find. `DELTACHAIN_KILLS` sets the number of kills,
 //! `DELTACHAIN_KILL_SEED` the seed of the instants.
 
 use std::collections::BTreeMap;
@@ -22,9 +22,9 @@ use crate::support::models::Models;
 use crate::support::verify::{prove, shown};
 use crate::support::{Random, setting};
 
-/// Versions that a process publishes or goes through before it ends by itself.
+/// Number of versions that a process publishes or follows before it ends by itself.
 const STEPS: u64 = 5;
-/// Versions of the chain that is followed.
+/// Number of versions of the followed chain.
 const VERSIONS: u64 = 9;
 const ROWS: u64 = 60;
 
@@ -47,7 +47,7 @@ fn head(store: &Store) -> Option<u64> {
 /// Publishes the next version.
 fn publish(store: &Store, models: &mut Models, place: &Path) {
     let version = head(store).map_or(0, |head| head + 1);
-    // Not where another process may have been killed while it wrote.
+    // A directory of its own, because another process may have been killed while it wrote.
     let scratch = tempfile::tempdir_in(place).unwrap();
     let state = models.save(version, scratch.path());
     fs::create_dir(state.path().join("tokenizer")).unwrap();
@@ -64,8 +64,9 @@ fn publish(store: &Store, models: &mut Models, place: &Path) {
 #[ignore = "a process that is killed"]
 fn publisher() {
     let Some(place) = place() else { return };
-    let (store, mut models) = (store(&place), models());
-    // A process before it may have been killed before it began the chain.
+    let store = store(&place);
+    let mut models = models();
+    // An earlier process may have been killed before it created the chain.
     let _ = init(&store);
     for _ in 0..STEPS {
         publish(&store, &mut models, &place);
@@ -83,7 +84,7 @@ fn follower() {
     )
     .unwrap();
     for _ in 0..STEPS {
-        // Round and round: from the head it goes to the beginning.
+        // From the head, the follower starts over at the first version.
         let next = follower
             .held()
             .map_or(0, |held| (held.version + 1) % VERSIONS);
@@ -96,11 +97,12 @@ fn follower() {
 #[ignore = "a process that is killed"]
 fn looker() {
     let Some(place) = place() else { return };
-    let (store, mut models) = (store(&place), models());
+    let store = store(&place);
+    let mut models = models();
     let _ = init(&store);
     for _ in 0..2 {
         let version = head(&store).map_or(0, |head| head + 1);
-        // Not more than can be checked again and again.
+        // Few enough versions to check them again and again.
         if version < 6 {
             let options = PublishOptions::default().skips(vec![2]);
             let mut publisher = Publisher::open(store.clone(), options).unwrap();
@@ -127,9 +129,10 @@ fn looker() {
     }
 }
 
-/// Runs one of the processes, kills it after some time, and says whether it lived then.
+/// Runs one of the processes, and kills it after some time if one is given. True if it was still
+/// alive then.
 fn run(test: &str, place: &Path, until: Option<Duration>) -> bool {
-    // So that what is left behind is seen.
+    // A directory for temporary files, so that leftovers are seen.
     let temporary = place.join("temporary");
     fs::create_dir_all(&temporary).unwrap();
     let mut child = child(&format!("kill::{test}"), place)
@@ -150,9 +153,9 @@ fn run(test: &str, place: &Path, until: Option<Duration>) -> bool {
     !status.success()
 }
 
-/// Lets a process run to its end once, in a place of its own, to see how long that takes; then
-/// kills it again and again at any instant of such a run. `check` gives the stage at which it was
-/// killed. Gives the place as the last run left it, which came to its end.
+/// Lets a process run to its end once, in a place of its own, to measure the time; then kills it
+/// again and again at a random instant of such a run. `check` returns the stage at which it was
+/// killed. Returns the place after a last run, which was not killed.
 fn kill_again_and_again(
     test: &str,
     prepare: impl Fn(&Path),
@@ -168,7 +171,8 @@ fn kill_again_and_again(
     prepare(place.path());
     let seed = setting("DELTACHAIN_KILL_SEED", 1);
     let mut random = Random(seed);
-    let (mut kills, mut runs) = (0, 0);
+    let mut kills = 0;
+    let mut runs = 0;
     let mut stages: BTreeMap<u64, u64> = BTreeMap::new();
     while kills < setting("DELTACHAIN_KILLS", 12) {
         let micros = u64::try_from(whole.as_micros()).unwrap();
@@ -185,13 +189,14 @@ fn kill_again_and_again(
         }
         assert!(
             runs < 100 + 10 * kills,
-            "it always ends before it is killed"
+            "the process always ends before it is killed"
         );
     }
     println!(
-        "{test}, seed {seed}: {kills} kills in {runs} runs of up to {whole:?}; by versions done before: {stages:?}"
+        "{test}, seed {seed}: {kills} kills in {runs} runs of up to {whole:?}; by versions done \
+         before: {stages:?}"
     );
-    // It goes on as if nothing had happened.
+    // A last run succeeds as if nothing had happened.
     run(test, place.path(), None);
     check(place.path());
     place
@@ -229,7 +234,7 @@ fn a_publisher_that_is_killed_loses_nothing() {
         let shown = shown(&place.join("work"));
         assert!(
             shown.is_none_or(|shown| states.contains(&shown)),
-            "the work directory is at no version"
+            "the work directory holds no version"
         );
         let now = states.len() as u64;
         assert!(now >= before);
@@ -242,7 +247,8 @@ fn a_publisher_that_is_killed_loses_nothing() {
 fn a_follower_that_is_killed_has_one_version() {
     let mut models = models();
     let prepare = |place: &Path| {
-        let (store, mut models) = (store(place), self::models());
+        let store = store(place);
+        let mut models = self::models();
         init(&store).unwrap();
         (0..VERSIONS).for_each(|_| publish(&store, &mut models, place));
         drop(
@@ -261,14 +267,15 @@ fn a_follower_that_is_killed_has_one_version() {
             .expect("a version");
         let saved = tempfile::tempdir().unwrap();
         let expected = models.save(version, saved.path());
-        // An index that was there stays, though one file needs none.
-        let (files, needed) = (names(&model.join("current")), names(expected.path()));
+        // An old index stays, though a single file needs none.
+        let files = names(&model.join("current"));
+        let needed = names(expected.path());
         assert!(needed.iter().all(|name| files.contains(name)), "{files:?}");
         assert_eq!(
             fs::read_to_string(model.join("current/tokenizer/version")).unwrap(),
             version.to_string()
         );
-        // The next follower agrees, and cleans up.
+        // The next follower finds the same version, and cleans up.
         let mut follower =
             Follower::in_directory(store(place), &model, FollowerOptions::default()).unwrap();
         assert_eq!(follower.held().map(|held| held.version), Some(version));
@@ -277,7 +284,7 @@ fn a_follower_that_is_killed_has_one_version() {
             .into_iter()
             .filter(|name| name.starts_with(".tmp-deltachain-"))
             .count();
-        assert_eq!(left, 1, "that which is not ours");
+        assert_eq!(left, 1, "only the foreign directory");
         foreign::check(&model);
         let steps = (version + VERSIONS - before) % VERSIONS;
         before = version;

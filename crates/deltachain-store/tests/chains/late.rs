@@ -1,6 +1,6 @@
-//! A machine that sleeps, or is paused, in one of the last requests of a writer, while files become
-//! old and are removed: who is told that it has published has published something that can be built
-//! (R-PUB-08).
+//! A machine that sleeps, or is paused, during one of the last requests of a writer, while files
+//! grow old and are removed: a publish that reports success has published a version that can be
+//! built (R-PUB-08).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -34,14 +34,14 @@ use crate::support::s3::{S3Server, store_behind};
 use crate::support::shards::{commit_shards, publish_shard};
 use crate::support::verify::{prove, rebuild, shown};
 
-/// Where in a request the machine sleeps.
+/// Moment of a request at which the machine sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sleep {
-    /// Before it is carried out.
+    /// Before the request is carried out.
     Before,
-    /// The connection is gone afterwards, and the store never heard of it.
+    /// Before the store gets the request; the connection is lost.
     Reset,
-    /// It was carried out before, and nobody has heard of that.
+    /// After the request is carried out; its answer is lost.
     Lost,
     /// After the answer.
     After,
@@ -49,7 +49,7 @@ enum Sleep {
 
 type Hook = Box<dyn FnMut() + Send>;
 
-/// A store whose clients sleep when they store something below a folder.
+/// A store whose clients sleep when they store an object below a folder.
 struct Sleepy {
     inner: Arc<FaultyStore>,
     plan: Arc<Mutex<Plan>>,
@@ -58,7 +58,7 @@ struct Sleepy {
 #[derive(Default)]
 struct Plan {
     at: Option<(&'static str, Sleep)>,
-    /// How often.
+    /// Number of sleeps.
     times: u32,
     meanwhile: Option<Hook>,
 }
@@ -66,7 +66,7 @@ struct Plan {
 /// A chain of three versions in such a store.
 struct Chain {
     store: Store,
-    /// Of somebody who does not sleep.
+    /// The same store without sleeps.
     other: Store,
     control: Arc<Control>,
     plan: Arc<Mutex<Plan>>,
@@ -120,10 +120,11 @@ impl Chain {
         )
     }
 
-    /// Whoever stores something below this folder sleeps for 25 hours, this often. Meanwhile files
-    /// go that no document names.
+    /// Lets clients that store an object below this folder sleep for 25 hours, this many times.
+    /// Meanwhile unreferenced files are removed.
     fn sleep_at(&self, folder: &'static str, sleep: Sleep, times: u32) {
-        let (control, other) = (Arc::clone(&self.control), self.other.clone());
+        let control = Arc::clone(&self.control);
+        let other = self.other.clone();
         let needed: BTreeSet<ObjectName> = other
             .objects()
             .unwrap()
@@ -154,7 +155,7 @@ impl Chain {
         };
     }
 
-    /// A follower that holds nothing gets the version.
+    /// Checks that a new follower gets the version.
     fn assert_built(&mut self, version: u64, state: u64) {
         let directory = tempfile::tempdir().unwrap();
         let mut follower = Follower::in_directory(
@@ -207,7 +208,7 @@ fn a_version_that_is_published_can_be_built() {
             assert_eq!(result.unwrap().version, 3, "{folder} {sleep:?}");
             chain.assert_built(3, 3);
         }
-        // The next one can be built from nothing if need be, whoever makes it.
+        // Either publisher's next version can be built, with a snapshot if needed.
         let other = chain.publish(&mut chain.publisher(), 4).unwrap();
         let own = chain.publish(&mut publisher, 5).unwrap();
         assert_eq!((other.version, own.version), (4, 5));
@@ -221,7 +222,7 @@ fn a_version_that_is_published_can_be_built() {
     }
 }
 
-/// What would make no version does so, as long as the version that is there may be of no use.
+/// Options that would skip the publish do not, as long as the existing version may be useless.
 #[test]
 fn a_version_that_came_late_is_published_again() {
     for is_known in [true, false] {
@@ -267,7 +268,7 @@ fn routes_that_come_into_force_can_be_used() {
         ("files", Sleep::Before, 1, Some(1)),
         ("files", Sleep::After, 1, Some(2)),
         ("routes", Sleep::Before, 1, Some(2)),
-        // Twice in one request.
+        // Two sleeps in one request.
         ("routes", Sleep::Reset, 2, Some(2)),
         ("routes", Sleep::Before, 2, Some(3)),
         ("routes", Sleep::Lost, 1, Some(1)),
@@ -293,7 +294,7 @@ fn routes_that_come_into_force_can_be_used() {
                     .count();
                 assert_eq!(documents, generations, "{folder} {sleep:?}");
                 chain.assert_built(2, 2);
-                // Each route of its own.
+                // Each route works on its own.
                 prove(&chain.other);
             }
             None => assert_late(result, "the new routes are in force"),
@@ -349,7 +350,7 @@ fn shards_that_are_committed_can_be_built() {
             assert_eq!(result.unwrap().version, 4);
             chain.assert_built(4, 4);
         }
-        // New processes see that files are missing, all of them the same.
+        // All new processes notice that files are missing.
         let next = parts(&mut chain, 5);
         let published = commit_shards(&chain.store, &next, &options, &()).unwrap();
         assert_eq!(
@@ -363,7 +364,7 @@ fn shards_that_are_committed_can_be_built() {
     }
 }
 
-/// Makes all files of a directory a day older.
+/// Makes all files of a directory 25 hours older.
 fn age(directory: &FilePath) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let file = File::options()
@@ -375,8 +376,8 @@ fn age(directory: &FilePath) {
     }
 }
 
-/// A server tells by the dates of its answers that too much time may have passed, and by the times
-/// of its objects whether it has.
+/// The dates of a server's answers tell that too much time may have passed, and the times of its
+/// objects whether it has.
 #[test]
 fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
     for (number, is_old) in [false, true].into_iter().enumerate() {
@@ -399,7 +400,7 @@ fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
         });
         proxy.requests();
         let result = publisher.publish(&states[1], Base::Last((&states[0]).into()), &());
-        // One attempt that failed, and a look at the commit and at the link.
+        // One failed attempt, and requests for the commit and the link.
         assert_eq!(proxy.requests(), 5 + 1 + 2);
         if is_old {
             assert_late(result, "version 1 is visible");
@@ -410,7 +411,7 @@ fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
             .publish(&states[2], Base::Last((&states[1]).into()), &())
             .unwrap();
         assert_eq!(next.routes.iter().any(|route| route.from.is_none()), is_old);
-        // Parts bring the date from which on their links were stored.
+        // Parts contain the date from which on their links were stored.
         let part = |state: &MemoryState| {
             publish_shard(
                 &store,
@@ -439,7 +440,7 @@ fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
     }
 }
 
-/// In a directory, a file has its time from before it has its name.
+/// In a directory, a file gets its time before it gets its name.
 #[test]
 fn a_directory_is_asked_for_the_time() {
     let place = tempfile::tempdir().unwrap();
@@ -455,7 +456,7 @@ fn a_directory_is_asked_for_the_time() {
         .prepare([(0, models.state(0).into(), Base::Nothing)], 1, &())
         .unwrap();
     age(&place.path().join("files"));
-    // No clock of this process has noticed anything.
+    // The clock of this process shows nothing unusual.
     assert_late(
         publisher.commit(parts, [].into(), &()),
         "version 0 is visible",
@@ -477,7 +478,7 @@ fn a_directory_is_asked_for_the_time() {
 }
 
 impl Sleepy {
-    /// What happens in a request that stores something here.
+    /// The sleep during a request that stores this object.
     fn sleep(&self, path: &Path) -> Option<Sleep> {
         let mut plan = self.plan.lock().unwrap();
         let (folder, sleep) = plan.at?;
@@ -488,7 +489,7 @@ impl Sleepy {
         Some(sleep)
     }
 
-    /// Sleeps. Others go on meanwhile, with threads of their own.
+    /// Sleeps while other clients work in a thread of their own.
     fn fall_asleep(&self) {
         let plan = Arc::clone(&self.plan);
         let meanwhile = thread::spawn(move || {

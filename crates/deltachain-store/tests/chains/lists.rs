@@ -1,4 +1,4 @@
-//! Lists that do not end, whatever kind of store says that another page follows.
+//! Lists that never end, on each kind of store that can announce another page.
 
 use std::io::{BufReader, Result, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,13 +11,13 @@ use deltachain_store::{Face, RawObjects, Store, advice};
 use crate::buckets::{head, serve};
 use crate::support::quick;
 
-/// A way to go on for ever.
+/// A way to continue a list forever.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     SameToken,
     EmptyPages,
     SameNames,
-    /// A page has one new name.
+    /// Each page has one new name.
     FewNames,
 }
 
@@ -109,11 +109,7 @@ fn a_list_that_goes_on_and_on_is_an_error_in_words() {
         "az://bucket/chain",
     ] {
         for (way, most, said) in [
-            (
-                Way::SameToken,
-                3,
-                "page 3 is one that has been listed before",
-            ),
+            (Way::SameToken, 3, "page 3 was listed before"),
             (Way::EmptyPages, 1001, "1000 pages have 0 names"),
             (Way::SameNames, 1001, "1000 pages have 1 names"),
             (Way::FewNames, 1120, "names"),
@@ -133,7 +129,8 @@ fn a_list_that_goes_on_and_on_is_an_error_in_words() {
             assert!(requests <= most, "{url} {way:?}: {requests}");
         }
     }
-    // The search for the head reads a page of a thousand names, and a listing of versions all.
+    // The search for the head reads a page of a thousand names; a listing of versions reads all
+    // pages.
     let asked = Arc::default();
     let store = open("s3://bucket/chain", start(Way::EmptyPages, &asked));
     store.head(None).unwrap_err();

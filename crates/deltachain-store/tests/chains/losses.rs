@@ -1,4 +1,4 @@
-//! Objects of a chain that are lost, restored, or missing in a list: what maintenance does then.
+//! Maintenance of a chain whose objects are lost, restored, or missing in a list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::models::Models;
 use crate::support::verify::rebuild;
 use crate::support::{Random, quick};
 
-/// A day, and a little more, in hours.
+/// A little more than a day, in hours.
 pub(crate) const DAY: i64 = 25;
 
 fn prune_now(store: &Store, keep: &Keep) -> Result<PruneReport> {
@@ -29,7 +29,7 @@ fn rule(error: &Error) -> &str {
     error.rule().unwrap_or("none")
 }
 
-/// The contents of some of the objects.
+/// Contents of the objects that `wanted` selects.
 fn copy(store: &Store, wanted: impl Fn(ObjectName) -> bool) -> BTreeMap<ObjectName, Vec<u8>> {
     let names = names(store).into_iter().filter(|&name| wanted(name));
     names
@@ -46,7 +46,7 @@ fn is_routes(name: ObjectName) -> bool {
 }
 
 impl Chain {
-    /// These objects are lost. Gives their contents.
+    /// Removes these objects, and returns their contents.
     pub(crate) fn lose(
         &self,
         wanted: impl Fn(ObjectName) -> bool,
@@ -62,7 +62,7 @@ impl Chain {
         assert!(self.store.put_if_absent(name, content).unwrap());
     }
 
-    /// Prunes, which may be refused, and removes no file.
+    /// Prunes, which may be refused, and checks that no file is removed.
     fn prune_without_removal(&self, keep: &Keep, what: &str) {
         let before = files(&self.store);
         let pruned = prune_now(&self.store, keep);
@@ -70,8 +70,8 @@ impl Chain {
     }
 }
 
-/// Commits are lost for a day or a year, and then restored, one by one and in any order, with
-/// prunes in between.
+/// Commits of a chain that is three days or a year old are lost, and then restored, one by one and
+/// in any order, with prunes in between.
 #[test]
 fn files_of_commits_that_are_lost_stay_until_they_are_restored() {
     let mut random = Random(3);
@@ -100,7 +100,8 @@ fn files_of_commits_that_are_lost_stay_until_they_are_restored() {
     }
 }
 
-/// Neither does one that begins anew, and gives the number of the lost commit to another version.
+/// A publisher that starts over gives the number of the lost commit to another version. Its prune
+/// removes no file of the lost commit, either.
 #[test]
 fn a_publisher_removes_no_file_of_a_commit_that_is_lost() {
     let place = tempfile::tempdir().unwrap();
@@ -121,7 +122,7 @@ fn a_publisher_removes_no_file_of_a_commit_that_is_lost() {
     let content = store.get(ObjectName::Commit(5)).unwrap().unwrap();
     store.delete(&[ObjectName::Commit(5)]).unwrap();
     control.set_clock(3 * DAY);
-    // It begins anew, and prunes.
+    // The publisher starts over, and prunes.
     let mut publisher = Publisher::open(store.clone(), options).unwrap();
     let _ = publisher.publish(&models.save(6, place.path()), Base::Nothing, &());
     let there = names(&store);
@@ -140,7 +141,7 @@ fn a_publisher_removes_no_file_of_a_commit_that_is_lost() {
     assert_eq!(&rebuild(&store, Some(5)).unwrap(), models.state(5));
 }
 
-/// A list lacks the newest commit, all commits, or all routes documents.
+/// The list lacks the newest commit, all commits, or all routes documents.
 #[test]
 fn what_a_list_lacks_is_not_removed() {
     type Hidden = fn(&str) -> bool;
@@ -179,7 +180,7 @@ fn the_path_whose_files_are_there_stays() {
             .routes[0]
             .files[0];
         chain.control.set_clock(3 * DAY);
-        // It is lost, or cut.
+        // The snapshot is lost, or cut.
         let content = chain
             .lose(|name| name == snapshot.name())
             .remove(&snapshot.name())
@@ -198,7 +199,7 @@ fn the_path_whose_files_are_there_stays() {
                 );
             }
         }
-        // Who puts it back has both ways; and then the longer one goes.
+        // Once it is restored, both paths are complete, and then the longer one is removed.
         chain.lose(|name| name == snapshot.name());
         chain.restore(snapshot.name(), &content);
         assert_eq!(
@@ -213,7 +214,7 @@ fn the_path_whose_files_are_there_stays() {
     }
 }
 
-/// Builds the head as a reader does that does not find this file.
+/// Builds the head like a reader that does not find this file.
 fn rebuild_without(store: &Store, missing: ObjectName) -> MemoryState {
     use deltachain::chain::Planner;
     use deltachain::{Limits, LinkReader, apply};
@@ -244,7 +245,7 @@ fn rebuild_without(store: &Store, missing: ObjectName) -> MemoryState {
     }
 }
 
-/// A link that leads on from a state of which no commit is left proves that one was lost.
+/// A link that starts from a state without a commit proves that a commit was lost.
 #[test]
 fn a_check_fails_on_proof_of_a_loss_alone() {
     let chain = Chain::new(6, Snapshots::Never, &[]);
@@ -258,12 +259,12 @@ fn a_check_fails_on_proof_of_a_loss_alone() {
         (rules, report.hints.len())
     };
     let newest = chain.lose(|name| name == ObjectName::Commit(5));
-    // A publisher is at work, or was killed lately; or long ago.
+    // A publisher may be at work, or was killed lately.
     assert_eq!(told(&chain), (vec![], 0));
     let second = chain.lose(|name| name == ObjectName::Commit(4));
     assert_eq!(told(&chain), (vec![], 0));
     chain.restore(ObjectName::Commit(4), &second[&ObjectName::Commit(4)]);
-    // All is a year old.
+    // The chain is a year old, so a publisher may have been killed long ago.
     chain.control.set_clock(-365 * DAY);
     for (name, content) in chain.lose(|_| true) {
         chain.restore(name, &content);
@@ -276,10 +277,10 @@ fn a_check_fails_on_proof_of_a_loss_alone() {
     chain.restore(ObjectName::Commit(5), &newest[&ObjectName::Commit(5)]);
     chain.compact(Some(5), &[], true).unwrap();
     assert_eq!(told(&chain), (vec![], 0));
-    // A routes document proves it at once.
+    // A routes document is an immediate proof.
     chain.lose(|name| name == ObjectName::Commit(5));
     assert_eq!(told(&chain).0, ["R-CHN-06"]);
-    // Of many killed publishers, nothing is left that proves anything.
+    // Files of many killed publishers prove nothing.
     let mut chain = Chain::new(2, Snapshots::Never, &[]);
     chain.control.set_clock(-365 * DAY);
     for version in 2..5 {
@@ -295,7 +296,8 @@ fn a_check_fails_on_proof_of_a_loss_alone() {
     assert_eq!(told(&chain), (vec![], 3));
 }
 
-/// Without its first document a chain is nobody's; another one in its place would make two of it.
+/// Without its first document a chain has no identity; a new document in its place would split it
+/// in two.
 #[test]
 fn no_chain_is_begun_where_one_was() {
     for lost in [
@@ -319,7 +321,7 @@ fn no_chain_is_begun_where_one_was() {
     }
 }
 
-/// Not all of the chain's routes are found again.
+/// Routes documents are lost, and then restored one by one.
 #[test]
 fn routes_documents_that_are_lost_take_no_file_with_them() {
     let mut chain = Chain::new(6, Snapshots::Never, &[]);
@@ -341,7 +343,7 @@ fn routes_documents_that_are_lost_take_no_file_with_them() {
     assert_eq!(chain.reachable(), [4, 5]);
 }
 
-/// Stores the link of a version after the head that does not come to its commit.
+/// Stores the link of a version after the head, without a commit.
 fn leave_a_file(chain: &mut Chain, version: u64) -> ObjectName {
     let before = names(&chain.store);
     let mut publisher = Publisher::open(chain.store.clone(), chain.options.clone()).unwrap();
@@ -363,7 +365,7 @@ fn files_that_nothing_names_are_counted_and_removed_by_hand() {
     let size = chain.store.find(left).unwrap().unwrap().size;
     chain.control.set_clock(DAY);
     let young = leave_a_file(&mut chain, 5);
-    // By nobody else, however old they are.
+    // No other prune removes them, however old they are.
     for rule in [keep(4, None, &[]), keep(u64::MAX, Some(2), &[])] {
         let plan = plan_prune(&chain.store, &rule).unwrap();
         assert_eq!(
@@ -423,7 +425,7 @@ fn files_that_speak_of_a_loss_are_not_removed_by_hand() {
     assert_eq!(prune_now(&chain.store, &accepted).unwrap().removed.len(), 2);
     assert!(check(&chain.store, None).problems.is_empty() && lost.len() == 2);
 
-    // A note, which a signing publisher leaves for good if it was killed: the daily prune goes on.
+    // A note that a killed signing publisher leaves for good: the daily prune continues.
     let mut chain = Chain::new(3, Snapshots::Never, &[]);
     leave_a_file(&mut chain, 3);
     let digest = deltachain::tensor::Digest::of_bytes(b"note");
@@ -439,7 +441,7 @@ fn files_that_speak_of_a_loss_are_not_removed_by_hand() {
     assert_eq!(prune_now(&chain.store, &accepted).unwrap().removed.len(), 1);
     assert!(names(&chain.store).contains(&note));
 
-    // Files of a publisher whose first version was not to be, or of a chain that has lost all
+    // Files of a publisher that never committed its first version, or of a chain that has lost all
     // commits.
     for versions in [0, 3] {
         let mut chain = Chain::new(versions, Snapshots::Never, &[]);
@@ -462,7 +464,7 @@ fn rule_of(error: &Error) -> String {
     rule(error).to_owned()
 }
 
-/// A routes document is for a commit that is not there.
+/// A routes document names a commit that is missing.
 #[test]
 fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
     let rule = keep(2, None, &[]);
@@ -477,7 +479,7 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
         chain.control.set_clock(3 * DAY);
         let lost = chain.lose(|name| matches!(name, ObjectName::Commit(lost) if lost >= version));
         if version == 4 {
-            // Another version has its number.
+            // Another version has the number of the lost commit.
             let state = chain.models.save(9, chain.place.path());
             let _ = Publisher::open(chain.store.clone(), chain.options.clone())
                 .unwrap()
@@ -496,7 +498,7 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
             assert!(prune_now(&chain.store, &rule).is_ok());
             chain.lose(|name| name == ObjectName::Commit(5));
         }
-        // Given up, the document goes, and the prunes that follow go on.
+        // Once the loss is accepted, the document is removed, and later prunes succeed.
         let accepted = Keep {
             accept_loss: true,
             ..rule.clone()
@@ -523,7 +525,7 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
     }
 }
 
-/// A snapshot was stored after files were listed, and its document before documents were.
+/// A snapshot was stored after the list of files, and its document before the list of documents.
 #[test]
 fn a_file_that_the_list_lacks_is_asked_for_by_name() {
     let mut chain = Chain::new(6, Snapshots::Never, &[]);
@@ -555,7 +557,7 @@ fn nothing_is_pruned_where_a_version_that_stays_has_no_whole_path() {
     );
     assert!(error.message().contains("version 4"), "{error}");
     assert_eq!(names(&chain.store), before);
-    // It is lost after the plan was made, or after routes were withdrawn.
+    // The file is lost after the plan was made, or after routes were withdrawn.
     chain.restore(file, &content);
     chain.compact(Some(4), &[], true).unwrap();
     let snapshot = deltachain_store::show(&chain.store, Some(4), None)
@@ -582,7 +584,7 @@ fn nothing_is_pruned_where_a_version_that_stays_has_no_whole_path() {
     assert!(prune(&chain.store, &plan, &()).is_ok());
 }
 
-/// Two routes name the file that is missing, as two skips to equal states may: neither is a path.
+/// Two routes name the missing file, as two skips to equal states may: neither is a path.
 #[test]
 fn a_missing_file_of_several_routes_rules_all_of_them_out() {
     let chain = Chain::new(4, Snapshots::Every(1), &[]);
@@ -591,7 +593,9 @@ fn a_missing_file_of_several_routes_rules_all_of_them_out() {
         &chain.store.get(ObjectName::Commit(2)).unwrap().unwrap(),
     );
     let routes = vec![snapshot.clone()];
-    let (version, generation, metadata) = (2, 1, BTreeMap::new());
+    let version = 2;
+    let generation = 1;
+    let metadata = BTreeMap::new();
     let document = deltachain::chain::RoutesDocument {
         version,
         generation,
@@ -633,7 +637,7 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
         undo_prune(&chain.store, &()).unwrap_err().class().name(),
         "CHAIN"
     );
-    // Their files are needed again.
+    // The files of these versions are needed again.
     for days in [6, 9] {
         chain.control.set_clock(days * DAY);
         assert!(
@@ -645,7 +649,7 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
         );
         assert_eq!(chain.reachable(), everything);
     }
-    // Of two prunes in a row, both are taken back. What lacks a file stays withdrawn.
+    // An undo covers two prunes in a row. A version that lacks a file stays withdrawn.
     prune_now(&chain.store, &keep(2, None, &[])).unwrap();
     prune_now(&chain.store, &wrong).unwrap();
     let lost = commit_of(&chain.store, 1).routes[0].files[0].name();
@@ -658,7 +662,7 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     chain.restore(lost, &content[&lost]);
     assert_eq!(undo_prune(&chain.store, &()).unwrap(), [1]);
     assert_eq!(chain.reachable(), everything);
-    // Too late: a prune may be about to remove the files.
+    // It is too late to undo: a prune may be about to remove the files.
     prune_now(&chain.store, &wrong).unwrap();
     chain.control.set_clock(9 * DAY + 20);
     let before = names(&chain.store);
@@ -672,7 +676,7 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     );
 }
 
-/// Each withdraws what the path of the other needs.
+/// Each plan withdraws routes that the path of the other needs.
 #[test]
 fn two_prunes_with_different_plans_lose_nothing() {
     let mut chain = Chain::new(6, Snapshots::Never, &[]);
@@ -695,14 +699,14 @@ fn two_prunes_with_different_plans_lose_nothing() {
             .removed
             .is_empty()
     );
-    // What the other one has removed meanwhile is missed.
+    // The second prune misses the objects that the first has removed.
     assert!(prune(&chain.store, &plan, &()).is_err());
     assert_eq!(chain.reachable(), [3, 4, 5]);
     chain.assert_sound();
 }
 
-/// A file that was restored has a new date, so it stays for a day, and with it what tells that it
-/// was withdrawn.
+/// A restored file has a new date, so it stays for a day, and with it the document that records its
+/// withdrawal.
 #[test]
 fn what_tells_of_a_withdrawal_goes_after_the_files() {
     let chain = Chain::new(3, Snapshots::Never, &[]);

@@ -1,5 +1,5 @@
-//! All tests of the store from outside, as one program: each program more would take half a minute
-//! to build.
+//! All tests of the store from outside, as one program: each further program would take half a
+//! minute to build.
 
 mod another_server;
 mod answers;

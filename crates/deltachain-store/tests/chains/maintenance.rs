@@ -26,7 +26,7 @@ use crate::support::quick;
 use crate::support::shards::{commit_shards, publish_shard};
 use crate::support::verify::{marks, rebuild};
 
-/// A chain in memory, whose clock can be set.
+/// A chain in memory whose clock can be set.
 pub(crate) struct Chain {
     pub(crate) place: tempfile::TempDir,
     pub(crate) store: Store,
@@ -59,10 +59,8 @@ impl Chain {
     }
 
     pub(crate) fn publish(&mut self, version: u64) {
-        let (state, work) = (
-            self.models.save(version, self.place.path()),
-            self.place.path().join("work"),
-        );
+        let state = self.models.save(version, self.place.path());
+        let work = self.place.path().join("work");
         let mut publisher = Publisher::open(self.store.clone(), self.options.clone()).unwrap();
         assert_eq!(
             publisher
@@ -87,7 +85,7 @@ impl Chain {
         compact(&self.store, &options, &())
     }
 
-    /// Checks everything, all links too, and finds nothing wrong.
+    /// Checks everything, including all links, and expects no problem.
     pub(crate) fn assert_sound(&self) -> FsckReport {
         let report = check(&self.store, Some(self.place.path()));
         assert!(report.problems.is_empty(), "{:?}", report.problems);
@@ -95,7 +93,7 @@ impl Chain {
         report
     }
 
-    /// Versions that can be built from nothing, and are what was published.
+    /// Versions that can be built from nothing; each must match the published state.
     pub(crate) fn reachable(&mut self) -> Vec<u64> {
         let head = show(&self.store, None, None).unwrap().version;
         let mut reachable = Vec::new();
@@ -193,7 +191,7 @@ fn a_late_joiner_reads_less_after_a_compaction() {
     );
     assert_eq!(plan(&chain.store, 11).hops.len(), 1);
     assert!(plan(&chain.store, 11).bytes < skipping.bytes);
-    // The commit is what it was, and the version too.
+    // The commit and the version are unchanged.
     assert_eq!(commit_of(&chain.store, 11).routes.len(), 1);
     assert_eq!(
         &rebuild(&chain.store, None).unwrap(),
@@ -210,14 +208,14 @@ fn a_late_joiner_reads_less_after_a_compaction() {
 fn direct_routes_are_marked_as_long_as_they_stay() {
     let mut chain = Chain::new(3, Snapshots::Never, &[2]);
     assert_eq!(marks(&chain.store), (0, 3));
-    // The publisher changes its mind.
+    // The publisher changes its profile.
     chain.options = chain.options.profiles(vec![Profile::Direct]);
     chain.publish(3);
     chain.publish(4);
     assert_eq!(marks(&chain.store), (3, 3));
     let commit = commit_of(&chain.store, 4);
     assert_eq!(commit.metadata["deltachain.direct"], "0 1");
-    // A routes document says it of the routes that stay, and of the new one.
+    // A routes document marks the remaining routes and the new one.
     let document = |generation| {
         let name = ObjectName::Routes {
             version: 4,
@@ -234,7 +232,7 @@ fn direct_routes_are_marked_as_long_as_they_stay() {
         compact(&chain.store, &options, &()).unwrap();
         document(generation)
     };
-    // Those from nothing, 0, 2 and 3; then that from 2 is another one; then also one from 1.
+    // Routes from nothing, 0, 2 and 3; then another route from 2; then also one from 1.
     assert_eq!(
         compact(&[0], Profile::Compact, 1).direct_routes(),
         [true, false, true, true]
@@ -249,7 +247,7 @@ fn direct_routes_are_marked_as_long_as_they_stay() {
     );
     let (direct, others) = marks(&chain.store);
     assert!(direct > 3 && others > 3);
-    // A prune takes some away.
+    // A prune removes some routes.
     let plan = plan_prune(&chain.store, &keep(1, None, &[1, 3])).unwrap();
     prune(&chain.store, &plan, &()).unwrap();
     marks(&chain.store);
@@ -311,10 +309,8 @@ fn shards_are_compacted_each_by_itself() {
                     .unwrap();
                 let path = place.path().join(format!("{version} {shard}"));
                 save(&state, &path, false);
-                let (state, work) = (
-                    SafetensorsState::open(&path).unwrap(),
-                    place.path().join(format!("work {shard}")),
-                );
+                let state = SafetensorsState::open(&path).unwrap();
+                let work = place.path().join(format!("work {shard}"));
                 let base = if version < 2 {
                     Base::Nothing
                 } else {
@@ -344,7 +340,7 @@ fn shards_are_compacted_each_by_itself() {
     assert_eq!(report.rebuilt, 4);
 }
 
-/// A route from a version that has been pruned leads nowhere, even if both states are at hand.
+/// A route from a pruned version leads nowhere, even if both states are available.
 #[test]
 fn a_pruned_version_comes_back_with_a_snapshot() {
     let chain = Chain::new(3, Snapshots::Never, &[]);
@@ -374,7 +370,7 @@ fn a_pruned_version_comes_back_with_a_snapshot() {
 fn what_is_kept_can_be_built_and_the_rest_goes() {
     let mut chain = Chain::new(43, Snapshots::Every(8), &[4]);
     let kept = [0, 10, 20, 30, 40, 41, 42];
-    // Nothing is old yet.
+    // No file is old enough yet.
     let rule = keep(3, Some(10), &[]);
     let plan = plan_prune(&chain.store, &rule).unwrap();
     let young = &plan.expected;
@@ -402,7 +398,7 @@ fn what_is_kept_can_be_built_and_the_rest_goes() {
         report.pruned
     );
 
-    // Versions on the way to those that are kept are still there.
+    // Versions on the paths to kept versions are still there.
     let reachable = chain.reachable();
     assert!(kept.iter().all(|version| reachable.contains(version)));
     assert!(!reachable.contains(&15) && young.withdrawn.contains(&15));
@@ -414,7 +410,7 @@ fn what_is_kept_can_be_built_and_the_rest_goes() {
             .is_empty()
     );
 
-    // A day later, and one version.
+    // A day and one version later.
     chain.control.set_clock(25);
     chain.publish(43);
     let plan = plan_prune(&chain.store, &rule).unwrap();
@@ -450,20 +446,20 @@ fn what_was_withdrawn_stays_for_a_day_and_a_resting_chain_is_pruned() {
     let pruned_now = |chain: &Chain| {
         prune(&chain.store, &plan_prune(&chain.store, &rule).unwrap(), &()).unwrap()
     };
-    // The files were stored long ago, but somebody may have planned to read them just now.
+    // The files were stored long ago, but a reader may just have planned to read them.
     chain.control.set_clock(100);
     let first = pruned_now(&chain);
     assert!(first.removed.is_empty() && !first.young.is_empty() && first.young_bytes > 0);
     chain.control.set_clock(123);
     assert_eq!(pruned_now(&chain).young, first.young);
-    // Nobody has written to the chain since.
+    // A day has passed without a write to the chain.
     chain.control.set_clock(125);
     let later = pruned_now(&chain);
     assert_eq!((later.removed, later.young), (first.young, Vec::new()));
     assert_eq!(chain.reachable(), [4, 5, 6, 7]);
     chain.assert_sound();
 
-    // Of two that withdraw, the later counts, and the document between them stays until then.
+    // The later of two withdrawals counts, and the document between them stays until then.
     chain.compact(Some(7), &[], true).unwrap();
     chain.control.set_clock(150);
     let second = pruned_now(&chain);
@@ -496,7 +492,7 @@ fn a_publisher_keeps_the_newest_versions() {
             .iter()
             .filter(|entry| !entry.routes.is_empty())
             .count();
-        // Those that are kept, and those that they are made from.
+        // The kept versions, and the versions on their paths.
         assert!(
             (10.min(entries.len())..=15).contains(&whole),
             "{whole} at {version}"
@@ -515,13 +511,13 @@ fn what_lost_documents_leave_behind_is_told() {
         chain.restore(name, &content);
     }
     assert!(check(&chain.store, None).hints.is_empty());
-    // The commit of the head, and a routes document.
+    // The head's commit is lost, and later a routes document.
     let lost = ObjectName::Commit(4);
     let commit = store_bytes(&chain.store, lost);
     chain.store.delete(&[lost]).unwrap();
     let hints = check(&chain.store, None).hints;
     assert!(
-        hints.len() == 1 && hints[0].contains("leads on from the head, version 3"),
+        hints.len() == 1 && hints[0].contains("starts from the head, version 3"),
         "{hints:?}"
     );
     assert!(chain.store.put_if_absent(lost, &commit).unwrap());
@@ -643,7 +639,8 @@ fn no_two_attempts_store_a_file_of_the_same_name() {
             link.unwrap().index().metadata["deltachain.nonce"].clone(),
         )
     };
-    let (first, second) = (stored(0), stored(1));
+    let first = stored(0);
+    let second = stored(1);
     assert!(first.0 != second.0 && first.1 != second.1);
     for (_, nonce) in [first, second] {
         assert!(
@@ -695,7 +692,7 @@ fn what_cannot_be_built_cannot_be_kept() {
     );
     assert!(error.message().contains("version 2") && error.message().contains("snapshot"));
     assert_eq!(refused(&keep(1, None, &[6])).rule(), Some("R-CHN-03"));
-    // But those that are gone need not be there for a rule.
+    // But a rule does not need the versions that are gone.
     assert_eq!(
         plan_prune(&chain.store, &keep(4, Some(2), &[]))
             .unwrap()
@@ -720,14 +717,16 @@ fn a_chain_that_has_changed_is_not_pruned_by_an_old_plan() {
     );
     assert_eq!(names(&chain.store), before);
 
-    // A version more is looked after, even if it names a file that was to go.
+    // A version that appears after the plan is kept, even if it names a file that the plan would
+    // remove.
     let orphan = commit_of(&chain.store, 3).routes[1].files[0];
     prune(&chain.store, &plan_prune(&chain.store, &rule).unwrap(), &()).unwrap();
     chain.control.set_clock(60);
     chain.publish(6);
     let plan = plan_prune(&chain.store, &rule).unwrap();
     assert!(plan.expected.removed.contains(&orphan.name()));
-    let (version, commit) = (7, commit_of(&chain.store, 6));
+    let version = 7;
+    let commit = commit_of(&chain.store, 6);
     let parent =
         deltachain::tensor::Digest::of_bytes(&store_bytes(&chain.store, ObjectName::Commit(6)));
     let mut routes = vec![commit.routes[1].clone()];
@@ -764,7 +763,7 @@ fn neither_a_wrong_clock_nor_a_leap_makes_files_old() {
             .filter(|name| is_file(**name))
             .count()
     };
-    // For one commit the clock was wrong.
+    // The clock was wrong for one commit.
     chain.control.set_clock(1000);
     chain.publish(4);
     chain.control.set_clock(0);
@@ -834,8 +833,10 @@ fn every_fault_is_told() {
         (7, 8, 7, 0)
     );
 
-    // A flipped bit, a shorter file, none at all, and two that nobody needs.
-    let (flipped, short, missing) = (file(1, 0).name(), file(2, 0).name(), file(4, 0).name());
+    // A flipped bit, a shortened file, a missing one, and two unreferenced ones.
+    let flipped = file(1, 0).name();
+    let short = file(2, 0).name();
+    let missing = file(4, 0).name();
     let mut bytes = fs::read(path(flipped)).unwrap();
     bytes[200] ^= 1;
     fs::write(path(flipped), &bytes).unwrap();
@@ -860,7 +861,7 @@ fn every_fault_is_told() {
         expected.sort();
         assert_eq!(problems, expected);
         assert_eq!((report.orphans, report.orphan_bytes), (1, 3));
-        // Versions 1 and 2, and all beyond, since the way to 4 is missing, too.
+        // Versions 1 and 2 cannot be built, nor any later one, since the path to 4 is broken, too.
         assert_eq!(report.rebuilt, usize::from(deep.is_some()));
     }
 }
@@ -870,7 +871,8 @@ fn documents_are_told_that_do_not_fit() {
     let (place, store) = on_disk(6);
     let path = |name: ObjectName| place.path().join("chain").join(name.to_string());
     let commit = commit_of(&store, 3);
-    let (parent, metadata) = (commit.parent, BTreeMap::new());
+    let parent = commit.parent;
+    let metadata = BTreeMap::new();
     let routes = RoutesDocument {
         version: 3,
         generation: 2,
@@ -898,7 +900,7 @@ fn documents_are_told_that_do_not_fit() {
             ("R-CHN-08", ObjectName::Commit(5).to_string()),
         ]
     );
-    // Nobody can tell what is needed.
+    // Without the missing commit, the required files are unknown.
     assert_eq!(
         plan_prune(&store, &keep(1, None, &[])).unwrap_err().rule(),
         Some("R-CHN-03")
@@ -913,7 +915,8 @@ fn documents_are_told_that_do_not_fit() {
 #[test]
 fn links_are_told_that_lead_elsewhere() {
     let (place, store) = on_disk(4);
-    // Version 3 as if reached by the link to version 2, and from nothing by the link to itself.
+    // A route from version 1 to 3 by the link to version 2, and one from nothing by the link to
+    // version 3.
     let commit = commit_of(&store, 3);
     let mut routes = [
         commit_of(&store, 2).routes[0].clone(),
@@ -951,7 +954,7 @@ fn links_are_told_that_lead_elsewhere() {
             ]
         );
     }
-    // A file that is not a link, but what the commit says.
+    // A file with the digest that the commit names, but not a link.
     let bytes = b"no link".to_vec();
     let reference = FileReference {
         digest: deltachain::tensor::Digest::of_bytes(&bytes),

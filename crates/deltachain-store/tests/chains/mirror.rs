@@ -1,4 +1,4 @@
-//! Copies of a chain: right at any time, whenever the copying ends, and whatever is damaged.
+//! Copies of a chain: valid at any time, wherever the copying stops, and whatever is damaged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -50,13 +50,13 @@ fn restore(source: &Store, destination: &Store) -> Result<MirrorReport> {
     copy_with(source, destination, MirrorOptions::default().restore(true))
 }
 
-/// The copy has everything, and there is nothing to complain of.
+/// Checks that the copy has everything, and that no problem is reported.
 fn assert_clean(report: &MirrorReport) {
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     assert_eq!(report.version, report.head);
 }
 
-/// The object and the rule of each problem.
+/// Object and rule of each problem.
 fn faults(report: &MirrorReport) -> Vec<(String, Option<&'static str>)> {
     let place = |error: &Error| (error.file().unwrap_or_default().to_owned(), error.rule());
     report.problems.iter().map(place).collect()
@@ -71,7 +71,7 @@ fn contents(store: &Store) -> BTreeMap<ObjectName, Vec<u8>> {
         .collect()
 }
 
-/// Stores another content under a name.
+/// Replaces the content of an object.
 fn overwrite(store: &Store, name: ObjectName, content: &[u8]) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), content).unwrap();
@@ -92,11 +92,12 @@ fn trust(keys: &[&Arc<dyn Signer>], quorum: usize) -> Trust {
     Trust::new(keys.iter().map(|key| key.public().clone()), quorum).unwrap()
 }
 
-/// Each version that a copy has can be built, but for those that are pruned.
+/// Checks that each version in a copy can be built, unless it is pruned. Returns their number.
 fn assert_right(models: &mut Models, copied: &Store) -> usize {
     let report = check(copied, None);
     let versions = report.versions;
-    // Routes come before their commit, so that no reader takes those of the commit that are gone.
+    // Routes documents are copied before their commit, so that no reader uses the commit's routes
+    // whose files are gone.
     let early = format!("routes/{versions:020}-");
     let is_early = |error: &Error| error.file().is_some_and(|file| file.starts_with(&early));
     assert!(
@@ -113,7 +114,7 @@ fn assert_right(models: &mut Models, copied: &Store) -> usize {
     versions
 }
 
-/// The rule by which a new follower refuses the chain.
+/// Rule by which a new follower refuses the chain.
 fn refusal(store: &Store) -> Option<&'static str> {
     let mut follower = Follower::in_memory(store.clone(), FollowerOptions::default()).unwrap();
     let prepared = follower.prepare(None, &());
@@ -145,7 +146,7 @@ fn a_copy_is_right_whenever_copying_ends_and_goes_on() {
             assert_eq!(refusal(&copied), None);
             break;
         }
-        // There is no chain yet, and no version that seems to be pruned.
+        // The copy is not a chain yet, and no version seems to be pruned.
         assert_eq!(refusal(&copied), Some("R-CHN-01"), "{writes}");
         ends += 1;
         assert_clean(&copy(&chain.store, &copied).unwrap());
@@ -154,7 +155,7 @@ fn a_copy_is_right_whenever_copying_ends_and_goes_on() {
     assert!(ends > 15, "{ends}");
     let nothing = copy(&chain.store, &whole).unwrap();
     assert_eq!((nothing.documents, nothing.files, nothing.bytes), (0, 0, 0));
-    // What is new, stopped at each write: readers find whole versions only.
+    // Stop the copying of new versions at each write: readers find whole versions only.
     chain.publish(6);
     chain.publish(7);
     for writes in 0.. {
@@ -206,7 +207,7 @@ fn what_is_no_copy_of_the_chain_is_not_touched() {
     };
     assert_eq!(refused(&chain.store, &other.store), "chain.json");
     assert_eq!(contents(&other.store), before);
-    // Nor is an unfinished copy of another chain.
+    // An unfinished copy of another chain is not touched, either.
     other.store.delete(&[ObjectName::Chain]).unwrap();
     other
         .store
@@ -230,7 +231,7 @@ fn what_is_no_copy_of_the_chain_is_not_touched() {
     let (none, _) = empty();
     assert_eq!(copy(&none, &copied).unwrap_err().rule(), Some("R-CHN-01"));
     assert_eq!(contents(&copied), before);
-    // A chain without versions is one.
+    // A chain without versions can be copied, too.
     init(&none).unwrap();
     let (second, _) = empty();
     assert_eq!(copy(&none, &second).unwrap().version, None);
@@ -266,7 +267,7 @@ fn objects_of_another_size_are_replaced_and_others_by_verify() {
         assert_clean(&verify(&chain.store, &copied).unwrap());
         assert_eq!(contents(&copied), all, "{name}");
     }
-    // What stands for another chain is not replaced, and named.
+    // A chain document that differs is reported and not replaced.
     overwrite(&copied, ObjectName::Chain, b"");
     let error = copy(&chain.store, &copied).unwrap_err();
     assert_eq!(error.file(), Some("chain.json"));
@@ -284,7 +285,7 @@ fn a_bad_file_stops_nothing_else_and_is_named_each_time() {
     let content = chain.store.get(damaged.name()).unwrap().unwrap();
     overwrite(&chain.store, damaged.name(), &content[1..]);
     chain.compact(Some(1), &[], true).unwrap_err();
-    // Anybody can put such a file there, and nothing names it.
+    // Any writer can store such a file, and no document names it.
     let junk = ObjectName::File(Digest([0xaa; 32]));
     overwrite(&chain.store, junk, b"x");
     let (copied, _) = empty();
@@ -300,7 +301,7 @@ fn a_bad_file_stops_nothing_else_and_is_named_each_time() {
         );
     }
     assert!(!names(&copied).contains(&junk));
-    // It comes back, and so does a whole copy.
+    // Once the damaged file is repaired, the copy gets it, and only the lost file is reported.
     overwrite(&chain.store, damaged.name(), &content);
     let report = copy(&chain.store, &copied).unwrap();
     assert_eq!(
@@ -329,7 +330,7 @@ fn a_commit_that_cannot_be_read_ends_the_round_before_it() {
         assert_clean(&copy(&chain.store, &copied).unwrap());
         assert_eq!(contents(&copied), whole);
     }
-    // A gap is one, too; but not where the copy has what is missing.
+    // A gap ends the round before it, too, unless the copy has the missing version.
     let (copied, _) = empty();
     chain.store.delete(&[ObjectName::Commit(1)]).unwrap();
     assert_eq!(copy(&chain.store, &copied).unwrap().version, Some(0));
@@ -352,7 +353,7 @@ fn a_version_that_was_replaced_is_named_with_the_ways_out() {
     copy(&chain.store, &copied).unwrap();
     let mut mirror = Mirror::new(chain.store.clone(), &copied, MirrorOptions::default());
     assert_clean(&round(&mut mirror).unwrap());
-    // Published again, as after a stranger's version was removed.
+    // The versions are published again, as after the removal of a stranger's version.
     let bad = contents(&chain.store)
         .remove(&ObjectName::Commit(1))
         .unwrap();
@@ -362,7 +363,7 @@ fn a_version_that_was_replaced_is_named_with_the_ways_out() {
         .store
         .delete(&[ObjectName::Commit(1), ObjectName::Commit(2)])
         .unwrap();
-    // Also by an idle round.
+    // An idle round notices it, too.
     let ahead = round(&mut mirror).unwrap_err();
     assert_eq!(ahead.file(), Some(&*ObjectName::Commit(2).to_string()));
     chain.options = chain
@@ -381,7 +382,7 @@ fn a_version_that_was_replaced_is_named_with_the_ways_out() {
         assert!(error.message().contains("version 1"), "{error}");
     }
     assert_eq!(contents(&copied), before);
-    // The same commits are removed from the copy.
+    // Once the replaced commits are removed from the copy, too, the mirror continues.
     copied
         .delete(&[ObjectName::Commit(1), ObjectName::Commit(2)])
         .unwrap();
@@ -395,7 +396,8 @@ fn a_version_that_was_replaced_is_named_with_the_ways_out() {
 #[test]
 fn only_signed_versions_are_copied_if_keys_are_trusted() {
     let mut chain = Chain::new(3, Snapshots::Never, &[]);
-    let (a, b) = (key("a", 1), key("b", 2));
+    let a = key("a", 1);
+    let b = key("b", 2);
     let options = MirrorOptions::default().trust(Some(trust(&[&a, &b], 2)));
     let (copied, _) = empty();
     let signed_by = |version: u64, keys: &[&Arc<dyn Signer>]| {
@@ -418,14 +420,14 @@ fn only_signed_versions_are_copied_if_keys_are_trusted() {
     signed_by(2, &[&b]);
     let report = round(&mut mirror).unwrap();
     assert_eq!((report.version, report.whole), (Some(2), false));
-    // A stranger's version on top, which does not even parse.
+    // A stranger's version on top, which is not even valid JSON.
     overwrite(&chain.store, ObjectName::Commit(3), b"junk");
     assert_eq!(round(&mut mirror).unwrap().version, Some(2));
     assert_clean(&copy_with(&chain.store, &copied, options.clone()).unwrap());
     chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
     chain.publish(3);
     copy(&chain.store, &copied).unwrap();
-    // It was copied without trust, and is named with it.
+    // The version was copied without trust; a copy with trust reports it.
     let report = copy_with(&chain.store, &copied, options).unwrap();
     assert_eq!(faults(&report), [(ObjectName::Commit(3).to_string(), None)]);
     let other = MirrorOptions::default().trust(Some(trust(&[&key("c", 3)], 1)));
@@ -475,7 +477,7 @@ fn what_is_no_document_is_not_copied() {
         links[..3].iter().map(ObjectName::to_string).collect()
     );
     assert_eq!(names(&memory), names(&made.store));
-    // Folders that are links keep working.
+    // Folders that are symbolic links keep working.
     std::fs::rename(
         place.path().join("chain").join("files"),
         place.path().join("elsewhere"),
@@ -490,7 +492,7 @@ fn what_is_no_document_is_not_copied() {
     let (memory, _) = empty();
     assert_clean(&copy(&chain, &memory).unwrap());
     assert_eq!(contents(&memory), contents(&made.store));
-    // The parent of a directory is not made.
+    // The parent of a directory is not created.
     let target = directory("missing") + "/copy";
     let copied = Store::open_awaited(&target, quick()).unwrap();
     assert_eq!(
@@ -501,7 +503,7 @@ fn what_is_no_document_is_not_copied() {
     std::fs::create_dir(place.path().join("missing")).unwrap();
     let mut mirror = Mirror::new(chain.clone(), &copied, MirrorOptions::default());
     assert_clean(&round(&mut mirror).unwrap());
-    // A disk is unmounted: nothing is filled in its place.
+    // After a disk is unmounted, nothing is written in its place.
     std::fs::rename(directory("missing"), directory("unmounted")).unwrap();
     std::fs::create_dir_all(&target).unwrap();
     let content = contents(&made.store)[&ObjectName::Commit(1)].clone();
@@ -546,7 +548,7 @@ fn a_chain_is_restored_from_a_copy_that_lags() {
             assert_eq!(contents(&chain.store), all, "{name}");
         }
     }
-    // What the copy does not have either is named.
+    // An object that the copy lacks, too, is reported.
     chain.store.delete(&[above[1]]).unwrap();
     let report = restore(&copied, &chain.store).unwrap();
     assert_eq!(faults(&report), [(above[1].to_string(), Some("R-CHN-09"))]);
@@ -585,7 +587,7 @@ fn a_pruned_copy_is_not_filled_again_and_what_it_alone_has_is_named() {
     assert_clean(&report);
     assert_eq!((report.files, files(&copied)), (0, left));
     assert_right(&mut chain.models, &copied);
-    // A copy that prunes by itself is named, and gets what the source has.
+    // A copy that was pruned by itself is reported, and gets the source's objects.
     let plan = plan_prune(&copied, &keep(1, None, &[])).unwrap();
     prune(&copied, &plan, &()).unwrap();
     let report = copy(&chain.store, &copied).unwrap();
@@ -626,7 +628,7 @@ fn an_idle_round_asks_twice_and_stores_nothing() {
         (report.version, report.documents, report.files, report.whole),
         (Some(4), 1, 1, false)
     );
-    // One look, three lists, the commit twice, the link in parts.
+    // One poll, three lists, the commit twice, the link in parts.
     let asked = asked.lock().unwrap();
     let gets = asked.iter().filter(|call| **call == Operation::Get).count();
     let lists = asked
@@ -724,7 +726,8 @@ fn the_source_may_change_at_each_request() {
     for action in ["publish", "prune", "remove", "roll back"] {
         for request in (0..).step_by(2) {
             let live = Live::new(5);
-            let (watched, control) = (live.watched.clone(), Arc::clone(&live.control));
+            let watched = live.watched.clone();
+            let control = Arc::clone(&live.control);
             let live = Arc::new(Mutex::new(live));
             let acting = Arc::clone(&live);
             let count = Mutex::new(0);
@@ -736,7 +739,7 @@ fn the_source_may_change_at_each_request() {
                 if *count == request + 1 {
                     *acted.lock().unwrap() = true;
                     let acting = Arc::clone(&acting);
-                    // A thread of its own: this one serves the store.
+                    // A thread of its own, because this one serves the store.
                     let done = thread::spawn(move || {
                         let mut live = acting.lock().unwrap();
                         match action {
@@ -755,7 +758,7 @@ fn the_source_may_change_at_each_request() {
             let first = round(&mut mirror);
             control.heal();
             let mut live = live.lock().unwrap();
-            // Readers find a chain that is right, or none yet.
+            // Readers find a valid chain, or none yet.
             if copied.get(ObjectName::Chain).unwrap().is_some() {
                 assert_right(&mut live.models, &copied);
             }
@@ -780,7 +783,7 @@ fn the_source_may_change_at_each_request() {
     assert!(ends > 40, "{ends}");
 }
 
-/// A damage of an object. `None` removes it.
+/// Damages the content of an object. `None` removes the object.
 fn damaged(random: &mut Random, content: &[u8]) -> Option<Vec<u8>> {
     let mut damaged = content.to_vec();
     match random.below(5) {
@@ -819,7 +822,8 @@ fn damage_of_a_copy_is_mended_and_that_of_a_source_is_not_copied() {
     copy(&chain.store, &whole).unwrap();
     let all = contents(&whole);
     let mut random = Random(setting("DAMAGES", 11));
-    let (mut mended, mut named) = (0, 0);
+    let mut mended = 0;
+    let mut named = 0;
     for round in 0..100 {
         let (copied, _) = empty();
         for (name, content) in &all {
@@ -832,7 +836,7 @@ fn damage_of_a_copy_is_mended_and_that_of_a_source_is_not_copied() {
                 assert_eq!(contents(&copied), all, "{round} {name}");
                 mended += usize::from(!is_same);
             }
-            // It can still be read, and is another document: nobody can tell which is right.
+            // The document is valid, but another one: no rule says which is right.
             Ok(report) => {
                 assert_eq!(faults(&report)[0].0, name.to_string(), "{round}");
                 named += 1;
@@ -850,7 +854,7 @@ fn damage_of_a_copy_is_mended_and_that_of_a_source_is_not_copied() {
         assert_eq!(check(&copied, None).problems.len(), 0);
     }
     assert!(mended > 60 && named < 25, "{mended} {named}");
-    // Now the source: a whole copy stays as it is, whoever is asked.
+    // Damage to the source leaves a whole copy as it is, for `copy` and for `verify`.
     for round in 0..100 {
         let (source, _) = empty();
         for (name, content) in &all {
@@ -864,7 +868,7 @@ fn damage_of_a_copy_is_mended_and_that_of_a_source_is_not_copied() {
             Ok(report) => !report.problems.is_empty(),
             Err(_) => true,
         };
-        // The lists show only documents of another size or content.
+        // The lists reveal only documents with another size or content.
         if !is_same && matches!(name, ObjectName::Commit(_)) {
             assert!(answers.iter().any(is_told), "{round} {name}");
         }

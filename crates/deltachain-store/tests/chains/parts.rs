@@ -39,7 +39,8 @@ impl Step {
     pub(crate) fn answer(self) -> &'static str {
         match self {
             Self::Begin => {
-                "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+                "<InitiateMultipartUploadResult><UploadId>u</UploadId>\
+                 </InitiateMultipartUploadResult>"
             }
             Self::Part => "",
             Self::Complete => {
@@ -108,7 +109,8 @@ fn header<'h>(headers: &'h [String], name: &str) -> &'h str {
 fn reply(mut stream: &TcpStream, status: u16, body: &str) -> Result<()> {
     write!(
         stream,
-        "HTTP/1.1 {status} X\r\nContent-Length: {}\r\nETag: \"e\"\r\nConnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {status} X\r\nContent-Length: {}\r\nETag: \"e\"\r\n\
+         Connection: close\r\n\r\n{body}",
         body.len()
     )
 }

@@ -1,7 +1,7 @@
-//! A publisher, a follower and a prune at a real S3 server behind a proxy that does whatever
-//! networks do, in seeded rounds: no wrong state, nothing lost, and everything goes on when the
-//! storm is over. `DELTACHAIN_STORMS` sets the number of rounds, `DELTACHAIN_STORM_SEED` the first
-//! seed. And a line so slow that each part takes longer than the time limit.
+//! A publisher, a follower and a prune at a real S3 server behind a proxy with network faults, in
+//! seeded rounds: no wrong state, no loss, and everything continues after the storm.
+//! `DELTACHAIN_STORMS` sets the number of rounds, `DELTACHAIN_STORM_SEED` the first seed. Also a
+//! line so slow that each part takes longer than the timeout.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::support::s3::{S3Server, store_behind};
 use crate::support::verify::shown;
 use crate::support::{quick, setting};
 
-/// Attempts to publish, per round.
+/// Attempts to publish per round.
 const STEPS: u64 = 12;
 
 fn publish(store: &Store, models: &mut Models, version: u64) -> Result<(u64, Digest)> {
@@ -42,14 +42,14 @@ fn advance(store: &Store, directory: &Path) -> Result<u64> {
     if let Some(prepared) = follower.prepare(None, &())? {
         follower.apply(prepared)?;
     }
-    Ok(follower.held().expect("it has followed").version)
+    Ok(follower.held().expect("a held version").version)
 }
 
 fn head(store: &Store) -> u64 {
     store.listing(0).unwrap().head().map_or(0, |head| head + 1)
 }
 
-/// What happened in all rounds.
+/// Totals of all rounds.
 #[derive(Debug, Default)]
 struct Tally {
     commits: u64,
@@ -65,7 +65,7 @@ impl Tally {
             Err(error) => {
                 assert!(
                     error.rule().is_some() || error.file().is_some(),
-                    "it does not say where: {error:?}"
+                    "the error names neither rule nor object: {error:?}"
                 );
                 *self
                     .refusals
@@ -140,7 +140,7 @@ fn one_storm(server: &S3Server, proxy: &Proxy, seed: u64, tally: &mut Tally) {
         let pruned = plan_prune(&stormy, &keep).and_then(|plan| prune(&stormy, &plan, &()));
         tally.prunes += u64::from(tally.count("prune", pruned).is_some());
     }
-    // What is really there.
+    // The versions that are really in the store.
     proxy.storm(seed, 0);
     let newest = head(&clean);
     if newest == 0 {
@@ -161,7 +161,7 @@ fn one_storm(server: &S3Server, proxy: &Proxy, seed: u64, tally: &mut Tally) {
     assert_eq!(advance(&clean, &directory).unwrap(), newest);
 }
 
-/// Each link takes a second and more, and no silence is longer than the limit.
+/// Each link takes at least a second, and no silence exceeds the timeout.
 #[test]
 fn a_slow_line_is_none_that_is_silent() {
     let server = S3Server::start();

@@ -1,4 +1,4 @@
-//! Publishing: bases, policies, shards, races, and what a crash leaves.
+//! Publishing: bases, policies, shards, races, and the remains of a crash.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,12 +80,13 @@ fn a_chain_is_begun_once() {
 #[test]
 fn versions_are_made_from_the_head_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(1, 40));
+    let store = store(directory.path());
+    let mut models = Models::new(1, 40);
     init(&store).unwrap();
     let states: Vec<SafetensorsState> = (0..4)
         .map(|version| models.save(version, directory.path()))
         .collect();
-    // There is nothing to make a link from.
+    // The chain has no version yet from which a link could start.
     assert_rule(
         &publish(&store, &states[1], Base::State((&states[0]).into())).unwrap_err(),
         "R-PUB-01",
@@ -108,7 +109,7 @@ fn versions_are_made_from_the_head_and_nothing_else() {
             && error.message().contains(&digest(&states[1]))
     );
 
-    // The head needs no base, nor need anything have changed.
+    // A snapshot of the head needs no base, and nothing need have changed.
     let third = publish(&store, &states[2], Base::Nothing).unwrap();
     assert_eq!(from(&third), [None]);
     let fourth = publish(&store, &states[2], Base::State((&states[2]).into())).unwrap();
@@ -132,7 +133,8 @@ fn versions_are_made_from_the_head_and_nothing_else() {
 #[test]
 fn metadata_and_order_are_in_the_log() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(2, 10));
+    let store = store(directory.path());
+    let mut models = Models::new(2, 10);
     init(&store).unwrap();
     for version in 0..5 {
         let options = options(Snapshots::Never, &[]).metadata(BTreeMap::from([(
@@ -207,12 +209,13 @@ impl Observer for Counter {
 fn a_policy_says_which_routes_a_version_gets() {
     const VERSIONS: u64 = 40;
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(3, 20));
+    let store = store(directory.path());
+    let mut models = Models::new(3, 20);
     init(&store).unwrap();
     let work = directory.path().join("work");
     let counter = Counter::default();
     for version in 0..VERSIONS {
-        // A publisher that has been restarted knows as much as any other.
+        // A restarted publisher knows as much as any other.
         let mut publisher =
             Publisher::open(store.clone(), options(Snapshots::Every(10), &[4, 16])).unwrap();
         let state = models.save(version, directory.path());
@@ -243,9 +246,12 @@ fn a_policy_says_which_routes_a_version_gets() {
 #[test]
 fn snapshots_come_when_late_joiners_would_read_too_much() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(4, 10));
+    let store = store(directory.path());
+    let mut models = Models::new(4, 10);
     init(&store).unwrap();
-    let (mut path, mut snapshot, mut snapshots) = (0, 0, 0);
+    let mut path = 0;
+    let mut snapshot = 0;
+    let mut snapshots = 0;
     for version in 0..40 {
         let state = models.save(version, directory.path());
         let base = version
@@ -282,7 +288,8 @@ fn snapshots_come_when_late_joiners_would_read_too_much() {
 #[test]
 fn the_work_directory_holds_what_was_published() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(5, 40));
+    let store = store(directory.path());
+    let mut models = Models::new(5, 40);
     init(&store).unwrap();
     let work = directory.path().join("work");
     for version in 0..8 {
@@ -292,13 +299,13 @@ fn the_work_directory_holds_what_was_published() {
         publisher
             .publish(&state, Base::Work(&work), &counter)
             .unwrap();
-        // What was made here need not be fetched.
+        // The publisher's own versions need not be downloaded.
         assert_eq!(counter.of(Phase::Download), 0, "version {version}");
         let held = SafetensorsState::open(work.join("current")).unwrap();
         assert_eq!(&MemoryState::copy_of(&held).unwrap(), models.state(version));
         assert_eq!(held.layout(), state.layout());
     }
-    // Without it, the chain has everything.
+    // Without its work directory, the publisher gets everything from the chain.
     let other = directory.path().join("other");
     let state = models.save(8, directory.path());
     let published = publish(&store, &state, Base::Work(&other)).unwrap();
@@ -312,7 +319,8 @@ fn the_work_directory_holds_what_was_published() {
 #[test]
 fn of_two_publishers_one_wins() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(6, 4));
+    let store = store(directory.path());
+    let mut models = Models::new(6, 4);
     init(&store).unwrap();
     let states: Vec<SafetensorsState> = (0..3)
         .map(|version| models.save(version, directory.path()))
@@ -321,12 +329,14 @@ fn of_two_publishers_one_wins() {
     let mut last = 0;
     let rounds = crate::support::setting("DELTACHAIN_RACES", 60);
     for round in 1..=rounds {
-        // Neither is what the head is: who comes second would have the right base for one more
-        // version.
+        // Neither rival publishes the state of the head: otherwise the loser would have the right
+        // base for one more version.
         let rivals: Vec<usize> = (0..states.len()).filter(|&state| state != last).collect();
         let results: Vec<Result<PublishReport>> = thread::scope(|scope| {
             let race = |&rival: &usize| {
-                let (store, rival, last) = (store.clone(), &states[rival], &states[last]);
+                let store = store.clone();
+                let rival = &states[rival];
+                let last = &states[last];
                 scope.spawn(move || publish(&store, rival, Base::State(last.into())))
             };
             let racing: Vec<_> = rivals.iter().map(race).collect();
@@ -337,7 +347,7 @@ fn of_two_publishers_one_wins() {
         });
         let winner = results.iter().position(Result::is_ok).expect("a winner");
         assert_eq!(results[winner].as_ref().unwrap().version, round);
-        // Who comes too late to lose the race finds another head.
+        // A rival that is too late to lose the race finds another head.
         let error = results[1 - winner].as_ref().unwrap_err();
         assert!(
             matches!(error.rule(), Some("R-PUB-03" | "R-PUB-01")),
@@ -356,7 +366,8 @@ fn of_two_publishers_one_wins() {
 #[test]
 fn who_comes_second_is_told_so() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(directory.path()), Models::new(7, 4));
+    let store = store(directory.path());
+    let mut models = Models::new(7, 4);
     init(&store).unwrap();
     let states: Vec<SafetensorsState> = (0..3)
         .map(|version| models.save(version, directory.path()))
@@ -373,7 +384,8 @@ fn who_comes_second_is_told_so() {
             &(),
         )
     };
-    let (slow, fast) = (part(&states[1]).unwrap(), part(&states[2]).unwrap());
+    let slow = part(&states[1]).unwrap();
+    let fast = part(&states[2]).unwrap();
     let commit = |part: &ShardPart| {
         commit_shards(
             &store,
@@ -387,7 +399,8 @@ fn who_comes_second_is_told_so() {
     assert_rule(&error, "R-PUB-03");
     assert!(error.message().contains("version 1"));
     assert_eq!(error.file(), Some("commits/00000000000000000001.json"));
-    // The winner's own bytes are there: who does not know whether it has won may ask again.
+    // The winner's own bytes are there, so a publisher that does not know whether it has won may
+    // retry.
     assert_eq!(commit(&fast).unwrap(), published);
 }
 
@@ -427,7 +440,7 @@ fn a_publisher_that_stops_anywhere_leaves_a_chain_that_goes_on() {
     }
 }
 
-/// A model in parts without a common tensor.
+/// Writes a model in parts without a common tensor.
 fn shards(version: u8, count: u8, below: &Path) -> Vec<SafetensorsState> {
     let part = |shard: u8| {
         let mut state = MemoryState::new();
@@ -452,11 +465,12 @@ fn shards(version: u8, count: u8, below: &Path) -> Vec<SafetensorsState> {
 fn shards_become_a_version_together() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let (store, options) = (store(place), options(Snapshots::Every(2), &[2]));
+    let store = store(place);
+    let options = options(Snapshots::Every(2), &[2]);
     init(&store).unwrap();
     let part = |state: &SafetensorsState, base: Base<'_>, shard: usize, of: usize| {
         let part = publish_shard(&store, state, base, shard, of, &options, &()).unwrap();
-        // It goes from process to process as JSON.
+        // The part goes from process to process as JSON.
         let text = serde_json::to_string(&part).unwrap();
         let read: ShardPart = serde_json::from_str(&text).unwrap();
         assert_eq!(read, part);
@@ -470,7 +484,7 @@ fn shards_become_a_version_together() {
         let mut parts = Vec::new();
         for (shard, state) in states.iter().enumerate() {
             let work = place.join(format!("work {shard}"));
-            // One process has the files, another keeps a directory.
+            // One process has the files of the base, another keeps a work directory.
             let base = match &before {
                 Some(before) if shard == 0 => Base::State((&before[shard]).into()),
                 Some(_) if of == 3 => Base::Work(&work),
@@ -520,7 +534,7 @@ fn a_route_is_direct_if_the_links_of_all_shards_are() {
         let part = |shard: usize| {
             let options = options(Snapshots::Never, &[]).profiles(vec![profiles[shard]]);
             let mut state = MemoryState::new();
-            // Small changes, which compact links have as differences.
+            // Small changes, which compact links store as differences.
             let data = (0..4000_u16)
                 .flat_map(|value| (0x3F00 + value % 128 + version % 2).to_le_bytes())
                 .collect();
@@ -558,7 +572,8 @@ fn a_route_is_direct_if_the_links_of_all_shards_are() {
 fn parts_that_do_not_fit_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let (store, options) = (store(place), PublishOptions::default());
+    let store = store(place);
+    let options = PublishOptions::default();
     init(&store).unwrap();
     let part = |version, of: u8, shard: u8, as_shard: usize| {
         let states = shards(version, of, place);
@@ -576,7 +591,8 @@ fn parts_that_do_not_fit_are_refused() {
         let parts: Vec<ShardPart> = parts.iter().map(|&part| part.clone()).collect();
         commit_shards(&store, &parts, &options, &())
     };
-    let (first, second) = (part(0, 2, 0, 0).unwrap(), part(0, 2, 1, 1).unwrap());
+    let first = part(0, 2, 0, 0).unwrap();
+    let second = part(0, 2, 1, 1).unwrap();
     assert_eq!(part(0, 2, 1, 2).unwrap_err().class(), ErrorClass::Usage);
     let same = part(0, 2, 0, 1).unwrap();
     let of_three = part(0, 3, 1, 1).unwrap();
@@ -597,7 +613,7 @@ fn parts_that_do_not_fit_are_refused() {
     );
     assert_eq!(log(&store, None, None).unwrap(), []);
 
-    // A file that is not there.
+    // A missing file.
     let file = store
         .objects()
         .unwrap()
@@ -607,7 +623,7 @@ fn parts_that_do_not_fit_are_refused() {
     store.delete(&[file.name]).unwrap();
     let all = [part(0, 2, 0, 0), part(0, 2, 1, 1)].map(Result::unwrap);
     commit(&[&all[0], &all[1]]).unwrap();
-    // Of an older head.
+    // A part of an older head.
     let late = part(1, 2, 0, 0).unwrap();
     assert_eq!(
         commit(&[&late, &second]).unwrap_err().class(),
@@ -687,7 +703,8 @@ fn guards_keep_a_version_from_being_made() {
     let store = Store::create(place.path().join("chain").to_str().unwrap(), quick()).unwrap();
     init(&store).unwrap();
     let mut models = Models::new(31, 10);
-    let (first, second) = (models.state(0).clone(), models.state(1).clone());
+    let first = models.state(0).clone();
+    let second = models.state(1).clone();
     for is_last in [false, true] {
         let options = PublishOptions::default()
             .if_changed(true)
@@ -734,7 +751,7 @@ fn guards_keep_a_version_from_being_made() {
     }
 }
 
-/// A state with this many tensors, each of ten bytes.
+/// Builds a state with this many tensors of ten bytes each.
 fn of_tens(tensors: usize) -> MemoryState {
     let mut state = MemoryState::new();
     for number in 0..tensors {
@@ -752,7 +769,8 @@ fn of_tens(tensors: usize) -> MemoryState {
 
 #[test]
 fn tensors_that_come_and_go_count_as_changed() {
-    let (few, many) = (of_tens(5), of_tens(100));
+    let few = of_tens(5);
+    let many = of_tens(100);
     let mut resized = of_tens(99);
     resized
         .insert("tensor.99", Dtype::U8, &[1], vec![1])
@@ -798,7 +816,8 @@ fn a_version_without_tensors_is_made_only_if_that_is_wanted() {
     let place = tempfile::tempdir().unwrap();
     let store = store(place.path());
     init(&store).unwrap();
-    let (nothing, some) = (MemoryState::new(), of_tens(2));
+    let nothing = MemoryState::new();
+    let some = of_tens(2);
     let wanted = PublishOptions::default().allow_empty(true);
     let is_refused = |error: Error| {
         assert_eq!(error.class(), ErrorClass::Usage, "{error}");
@@ -821,7 +840,7 @@ fn a_version_without_tensors_is_made_only_if_that_is_wanted() {
         0
     );
 
-    // A shard may have none, as long as another one has some.
+    // A shard may have no tensors if another one has some.
     let parts = |states: [&MemoryState; 2]| -> Vec<ShardPart> {
         let part = |shard: usize| {
             publish_shard(
@@ -853,7 +872,7 @@ fn a_version_without_tensors_is_made_only_if_that_is_wanted() {
     );
 }
 
-/// The names of the files that a follower has of the head.
+/// Names of the files that a follower has of the head.
 fn followed(store: &Store, place: &Path) -> Vec<String> {
     let directory = tempfile::tempdir_in(place).unwrap();
     let mut follower =
@@ -869,7 +888,7 @@ fn followed(store: &Store, place: &Path) -> Vec<String> {
     names
 }
 
-/// A base that is given has the chain's tensors, but need not have its files.
+/// The given base has the chain's tensors, but its files may differ.
 #[test]
 fn a_version_has_the_files_that_were_published_whatever_the_base() {
     let place = tempfile::tempdir().unwrap();
@@ -914,7 +933,8 @@ fn a_version_has_the_files_that_were_published_whatever_the_base() {
         open()
             .publish(&saved(0, *in_chain), Base::Nothing, &())
             .unwrap();
-        let (base, target) = (saved(0, *given), saved(1, *given));
+        let base = saved(0, *given);
+        let target = saved(1, *given);
         open()
             .publish(&target, Base::State((&base).into()), &())
             .unwrap();
@@ -932,8 +952,8 @@ fn a_version_has_the_files_that_were_published_whatever_the_base() {
             expected,
             "{in_chain} {given}"
         );
-        // By the skip over that version, by the base from the chain, and by that which the
-        // publisher itself has published.
+        // The same with a skip over that version, with the base from the chain, and with the
+        // publisher's own last version.
         let mut publisher = open();
         let last = saved(0, *given);
         publisher.publish(&last, Base::Chain, &()).unwrap();
@@ -962,7 +982,7 @@ fn a_version_has_the_files_that_were_published_whatever_the_base() {
             expected,
             "{in_chain} {given}"
         );
-        // A link states its layout only if the base that was given has other files than the chain
+        // A link states its layout only if the given base has other files than the chain
         // (R-PUB-12).
         let stated = |version: u64| {
             let file = commit_of(&store, version).routes.last().unwrap().files[0];
@@ -975,8 +995,8 @@ fn a_version_has_the_files_that_were_published_whatever_the_base() {
     }
 }
 
-/// Shards whose files have no names are numbered when they are joined. A base that is built from
-/// the chain must not hide that.
+/// Shards whose files have no names get numbers when they are joined. A base that is built from the
+/// chain must not hide that.
 #[test]
 fn shards_have_the_files_that_were_published_too() {
     let place = tempfile::tempdir().unwrap();
@@ -1025,11 +1045,12 @@ fn shards_have_the_files_that_were_published_too() {
     assert_eq!(followed(&store, place.path()), numbered);
 }
 
-/// A version's number is never used again by who knows that it was used.
+/// A publisher that knows that a version's number was used never uses it again.
 #[test]
 fn a_publisher_does_not_go_back() {
     let place = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(place.path()), Models::new(33, 4));
+    let store = store(place.path());
+    let mut models = Models::new(33, 4);
     init(&store).unwrap();
     let states: Vec<MemoryState> = (0..6)
         .map(|version| models.state(version).clone())
@@ -1055,7 +1076,8 @@ fn a_publisher_does_not_go_back() {
             "{error}"
         );
     };
-    let (mut own, mut follows) = (open(None), open(None));
+    let mut own = open(None);
+    let mut follows = open(None);
     let commits: Vec<_> = (0..4)
         .map(|version| publish(&mut own, version).unwrap().commit)
         .collect();
@@ -1067,7 +1089,7 @@ fn a_publisher_does_not_go_back() {
     for publisher in [&mut own, &mut follows] {
         refused(publish(publisher, 3), 3);
         assert_eq!(publisher.head().unwrap_err().rule(), Some("R-PUB-11"));
-        // Nor with parts of others.
+        // Nor does it commit parts of other processes.
         let part = publish_shard(
             &store,
             &states[3],
@@ -1082,12 +1104,12 @@ fn a_publisher_does_not_go_back() {
     }
     let commits_of = |store: &Store| log(store, None, None).unwrap().len();
     assert_eq!((commits_of(&store), left.len() + 1), (3, before.len()));
-    // Restored, it goes on.
+    // Once the commit is restored, the publishers continue.
     assert!(store.put_if_absent(ObjectName::Commit(3), &lost).unwrap());
     assert_eq!(publish(&mut follows, 4).unwrap().version, 4);
     assert_eq!(publish(&mut own, 5).unwrap().version, 5);
 
-    // Another process sees it by a routes document. So does one that commits.
+    // A new process notices the loss by a routes document. So does one that commits.
     let scratch = place.path().join("scratch");
     compact(&store, &CompactOptions::new(&scratch).snapshot(true), &()).unwrap();
     store.delete(&[3, 4, 5].map(ObjectName::Commit)).unwrap();
@@ -1103,15 +1125,15 @@ fn a_publisher_does_not_go_back() {
     );
     assert_rule(&part.unwrap_err(), "R-PUB-11");
     refused(publish(&mut open(Some(commits[1])), 3), 5);
-    // They are lost for good.
+    // The versions are lost for good, so the operator vouches for the last remaining one.
     let mut vouching = open(Some(commits[2]));
     assert_eq!(publish(&mut vouching, 3).unwrap().version, 3);
     assert_eq!(publish(&mut vouching, 4).unwrap().version, 4);
-    // Of those that have seen others, none goes on.
+    // Publishers that have seen the lost versions do not continue.
     refused(publish(&mut own, 5), 5);
     refused(publish(&mut follows, 5), 4);
 
-    // Without any version, the chain document stands for what is followed.
+    // If no version is left, the operator vouches for the chain document.
     let all: Vec<ObjectName> = (0..5).map(ObjectName::Commit).collect();
     store.delete(&all).unwrap();
     refused(publish(&mut vouching, 0), 4);
@@ -1120,11 +1142,12 @@ fn a_publisher_does_not_go_back() {
     assert_eq!(publish(&mut open(Some(chain)), 0).unwrap().version, 0);
 }
 
-/// The first look of a process: a head whose files are gone is not built upon.
+/// A new process does not build on a head whose files are missing.
 #[test]
 fn a_head_without_files_is_followed_by_a_snapshot() {
     let place = tempfile::tempdir().unwrap();
-    let (store, mut models) = (store(place.path()), Models::new(34, 4));
+    let store = store(place.path());
+    let mut models = Models::new(34, 4);
     init(&store).unwrap();
     let options = options(Snapshots::Never, &[]);
     let open = || Publisher::open(store.clone(), options.clone()).unwrap();
@@ -1138,10 +1161,10 @@ fn a_head_without_files_is_followed_by_a_snapshot() {
     assert_eq!(publish(1, Base::Work(&work)), [Some(0)]);
     let file = commit_of(&store, 1).routes[0].files[0].name();
     store.delete(&[file]).unwrap();
-    // Who has the version makes a link from it all the same.
+    // A publisher that has the version makes a link from it anyway.
     assert_eq!(publish(2, Base::Work(&work)), [None, Some(1)]);
     let file = commit_of(&store, 2).routes[0].files[0].name();
-    // One route is enough.
+    // One complete route is enough.
     store.delete(&[file]).unwrap();
     assert_eq!(publish(3, Base::Work(&work)), [Some(2)]);
     let file = commit_of(&store, 3).routes[0].files[0].name();
@@ -1181,7 +1204,7 @@ fn a_publisher_does_not_go_on_beyond_a_gap() {
     }
 }
 
-/// What is likely to be a mistake is published, and told.
+/// Probable mistakes are published, but reported.
 #[test]
 fn another_model_and_the_first_values_that_are_not_finite_are_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -1198,12 +1221,13 @@ fn another_model_and_the_first_values_that_are_not_finite_are_told() {
             .unwrap();
         state
     };
-    let (names, nonfinite) = ("no tensor of the model has a name", r#"before: "b" (1)"#);
+    let names = "have no tensor name in common";
+    let nonfinite = r#"new values are not finite (NaN or infinite): "b" (1)"#;
     let steps = [
         (model("a", &[1.0, 2.0]), &[][..]),
         (model("a", &[1.0, 3.0]), &[]),
         (model("b", &[1.0, f32::NAN]), &[names, nonfinite]),
-        // They were there before.
+        // The tensor had such values before.
         (model("b", &[2.0, f32::INFINITY]), &[]),
         (model("b", &[2.0, 2.0]), &[]),
         (model("b", &[2.0, f32::NEG_INFINITY]), &[nonfinite]),
@@ -1217,7 +1241,7 @@ fn another_model_and_the_first_values_that_are_not_finite_are_told() {
     let mut one = Publisher::open(store.clone(), options.clone()).unwrap();
     for (version, (state, expected)) in steps.iter().enumerate() {
         let notes = Notes::default();
-        // One that goes on with its own memory, and others that build the head.
+        // One publisher continues from its own memory, and others build the head.
         let published = if version % 2 == 0 {
             let base = match version {
                 0 => Base::Chain,
@@ -1237,7 +1261,7 @@ fn another_model_and_the_first_values_that_are_not_finite_are_told() {
     }
 }
 
-/// A store that cannot be asked after the commit changes nothing of what has happened.
+/// A request that fails after the commit does not change that the version is visible.
 #[test]
 fn a_version_that_is_visible_is_no_failure_of_the_store() {
     let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
@@ -1250,7 +1274,7 @@ fn a_version_that_is_visible_is_no_failure_of_the_store() {
         publisher.publish(&state, Base::Chain, &())
     };
     publish(0).unwrap();
-    // The store is asked when the commit was stored.
+    // The store is read after the commit has been stored.
     control.plan(|call| {
         let is_asked =
             call.operation == Operation::Get && call.path.contains("commits/0000000000000000000");

@@ -1,4 +1,4 @@
-//! Metadata are read back wherever a version is, and by them each step is published once.
+//! Metadata can be read back from every version, and lets each step be published only once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,7 +42,7 @@ fn publisher(store: &Store, metadata: Metadata) -> Publisher {
     Publisher::open(store.clone(), options).unwrap()
 }
 
-/// Publishes a step with a new publisher, as a trainer that was restarted.
+/// Publishes a step with a new publisher, like a restarted trainer.
 fn publish(store: &Store, step: i64, value: u8) -> PublishReport {
     publisher(store, entry("step", &step))
         .publish(&state(value), Base::Chain, &())
@@ -62,7 +62,7 @@ fn steps(store: &Store) -> Vec<String> {
 fn a_follower_has_the_metadata_of_its_version() {
     let folder = tempfile::tempdir().unwrap();
     let store = in_memory();
-    // As long as a document may be, with what JSON escapes.
+    // The longest note that a document allows, with characters that JSON escapes.
     let long = "\u{1}\"\\\u{1F9EE}".repeat(1 << 20);
     for (step, note) in [(1, "short".to_owned()), (2, long)] {
         let mut metadata = entry("step", &step);
@@ -106,7 +106,7 @@ fn a_follower_has_the_metadata_of_its_version() {
         assert_eq!(&files.held().unwrap().metadata, metadata);
     }
     drop(files);
-    // By those who have only the directory, and another process.
+    // From the directory alone, and by another process.
     assert_eq!(
         Health::of(&directory, None).unwrap().metadata,
         Some(published[1].clone())
@@ -148,7 +148,7 @@ fn a_step_is_published_once() {
             assert_eq!(
                 (log(&store, None, None).unwrap(), store.objects().unwrap()),
                 before,
-                "nothing is stored"
+                "a skipped step stores nothing"
             );
             assert_eq!(
                 (published.commit, published.state),
@@ -157,11 +157,11 @@ fn a_step_is_published_once() {
         }
     }
     assert_eq!(steps(&store), ["-1", "0", "9"]);
-    // Also by one that goes on, which then need not read the head.
+    // A running publisher recognizes the step, too, and afterwards need not read the head.
     let mut one = publisher(&store, Metadata::new());
     assert!(
         one.known_repeated(&entry("step", &9)).unwrap().is_none(),
-        "it has not read anything"
+        "nothing has been read yet"
     );
     assert_eq!(
         one.repeated(&entry("step", &9)).unwrap().unwrap().version,
@@ -215,8 +215,10 @@ fn a_version_without_a_step_is_refused_and_a_head_without_one_does_not_count() {
 fn of_two_publishers_with_the_same_step_one_publishes_it() {
     let store = in_memory();
     publish(&store, 0, 0);
-    let (first, second, third) = (state(1), state(2), state(3));
-    // All have read the same head.
+    let first = state(1);
+    let second = state(2);
+    let third = state(3);
+    // All publishers have read the same head.
     let mut prepared: Vec<_> = [&first, &second, &third]
         .map(|state| {
             let mut publisher = publisher(&store, Metadata::new());
@@ -238,8 +240,8 @@ fn of_two_publishers_with_the_same_step_one_publishes_it() {
         (lost.version, lost.is_new, lost.commit, lost.state),
         (1, false, won.commit, won.state)
     );
-    // One that was not published is not taken for published, and a commit that is repeated is the
-    // same one.
+    // A step that was not published does not count as published, and a repeated commit is the same
+    // commit.
     assert_eq!(commit(2, 2).unwrap_err().rule(), Some("R-PUB-03"));
     assert_eq!(commit(0, 1).unwrap(), won);
     assert_eq!(steps(&store), ["0", "1"]);
@@ -274,7 +276,8 @@ fn a_step_costs_no_request_more() {
         let mut publisher = Publisher::open(store, options).unwrap();
         let counted = (1..5).map(|step: u8| {
             objects.requests();
-            let (before, next) = (state(step - 1), state(step));
+            let before = state(step - 1);
+            let next = state(step);
             publisher.repeated(&entry("step", &step)).unwrap();
             let parts = publisher
                 .prepare([(0, (&next).into(), Base::Last((&before).into()))], 1, &())
@@ -288,7 +291,7 @@ fn a_step_costs_no_request_more() {
             objects.requests()
         });
         let mut counted: Vec<u64> = counted.collect();
-        // The head is read; what the publisher knows costs nothing.
+        // Reading the head takes requests; what the publisher knows already takes none.
         let repeated = publisher.known_repeated(&entry("step", &3)).unwrap();
         assert_eq!(
             (repeated.map(|head| head.version), objects.requests()),
@@ -301,7 +304,8 @@ fn a_step_costs_no_request_more() {
         counted.push(objects.requests());
         counted
     };
-    let (with, without) = (requests(true), requests(false));
+    let with = requests(true);
+    let without = requests(false);
     assert_eq!(with[..4], without[..4]);
     assert!(with[4] <= 3 && without[4] == 0, "{with:?} {without:?}");
 }

@@ -1,5 +1,5 @@
-//! How many requests a publish takes: the same for short and long chains. And how many a follower's
-//! look at one where nothing is new.
+//! Number of requests of a publish, which is the same for short and long chains, and of a
+//! follower's poll of an unchanged chain.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -29,20 +29,21 @@ use crate::support::proxy::Proxy;
 use crate::support::quick;
 use crate::support::s3::{S3Server, store_behind};
 
-/// What a new process may ask for, and a publisher that has just published the version before.
+/// Maximum number of requests of a new process, and of a publisher that has just published the
+/// version before.
 const NEW: u64 = 21;
 const WARM: u64 = 8;
-/// What each further process asks for that stores shards, beside one for each link, and what is
-/// asked about it.
+/// Maximum number of requests of each further process that stores shards, not counting one for each
+/// link and the requests about it.
 const FURTHER: u64 = 4;
 
 const KEY: &str = "deltachain.path-bytes";
 
-/// Of version 0 of a chain, and of each link.
+/// Bytes of version 0 of a chain, and of each link.
 const SNAPSHOT: u64 = 1 << 40;
 const LINK: u64 = 10;
 
-/// A chain whose versions all have one state. Only its documents are there.
+/// A chain whose versions all have the same state. Only its documents exist.
 struct Chain {
     objects: Arc<CountingStore>,
     store: Store,
@@ -63,7 +64,8 @@ impl Chain {
         let store = Store::from_objects(Arc::clone(&objects) as _, "prefix", quick()).unwrap();
         let parent = Digest::of_bytes(&init(&store).unwrap().unwrap().to_bytes().unwrap());
         let digest = StateDigests::of(&state, &()).unwrap().state;
-        // The link to each version but the first. It is looked for and not read.
+        // The link to each version but the first. Publishers check that it exists, but do not read
+        // it.
         assert!(
             store
                 .put_if_absent(ObjectName::File(digest), &[0; 10])
@@ -81,14 +83,14 @@ impl Chain {
         }
     }
 
-    /// Adds versions up to a number. What the path costs is noted with the last one, or nowhere.
+    /// Adds versions up to a number. The cost of the path is recorded in the last one, or nowhere.
     fn grow(&mut self, versions: u64, note: Option<&str>) {
         let state = self.digest;
         while self.versions < versions {
             let version = self.versions;
             let from = version.checked_sub(1);
             let size = if version == 0 { SNAPSHOT } else { LINK };
-            let note = note.filter(|_| version + 1 == versions);
+            let note = if version + 1 == versions { note } else { None };
             let commit = Commit {
                 version,
                 parent: self.parent,
@@ -124,8 +126,7 @@ impl Chain {
         Publisher::open(self.store.clone(), options).unwrap()
     }
 
-    /// Publishes the next version, and says how many requests that took since they were counted
-    /// last.
+    /// Publishes the next version, and returns the number of requests since the last count.
     fn publish(&mut self, publisher: &mut Publisher) -> (PublishReport, u64) {
         let published = publisher
             .publish(&self.state, Base::State((&self.state).into()), &())
@@ -147,8 +148,8 @@ impl Chain {
     }
 }
 
-/// A store that tells no dates is asked for the times of the commit and of its files. Servers tell
-/// dates.
+/// Requests for the times of the commit and of its files, which a store without dates needs.
+/// Servers send dates.
 fn times(files: usize) -> u64 {
     1 + files as u64
 }
@@ -172,7 +173,7 @@ fn a_publish_takes_as_many_requests_whatever_the_length_of_the_chain() {
         let (published, requests) = chain.publish(&mut publisher);
         assert_eq!((published.version, published.routes.len()), (versions, 1));
         assert!(requests <= NEW, "{requests} requests at version {versions}");
-        // The next one need not look back either.
+        // The next publish need not look back, either.
         let noted = format!("{SNAPSHOT} {}", whole + link_of(&published));
         assert_eq!(chain.metadata(versions)[KEY], noted);
 
@@ -196,7 +197,7 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
     let options = PublishOptions::default().snapshots(Snapshots::Never);
     let mut publishers: Vec<Publisher> = (0..PROCESSES)
         .map(|process| {
-            // The first one commits, and asks whether the head is signed.
+            // The first publisher commits, and checks whether the head is signed.
             let options = options.clone().unsigned(process > 0);
             Publisher::open(store.clone(), options).unwrap()
         })
@@ -217,7 +218,8 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
         (0..SHARDS).map(shard).collect()
     };
     for version in 0..4_u8 {
-        let (before, states) = (shards(version.saturating_sub(1)), shards(version));
+        let before = shards(version.saturating_sub(1));
+        let states = shards(version);
         let mut parts = Vec::new();
         let mut requests = Vec::new();
         for (process, publisher) in publishers.iter_mut().enumerate() {
@@ -232,7 +234,7 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
             });
             let stored = publisher.prepare(own, SHARDS, &()).unwrap();
             requests.push(objects.requests() - stored.len() as u64);
-            // From process to process as JSON.
+            // Parts go from process to process as JSON.
             parts.extend(
                 stored
                     .iter()
@@ -253,12 +255,11 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
             (published.version, published.shards.len()),
             (version.into(), SHARDS)
         );
-        // Without dates, links of other processes are looked at before, too.
+        // A store without dates also gets requests about the links of other processes before the
+        // commit.
         let others = (SHARDS - SHARDS / PROCESSES) as u64;
-        let (first, further) = (
-            requests[0] + commit - others - times(SHARDS),
-            &requests[1..],
-        );
+        let first = requests[0] + commit - others - times(SHARDS);
+        let further = &requests[1..];
         if version > 1 {
             assert!(
                 first < WARM,
@@ -281,8 +282,9 @@ fn a_snapshot_takes_one_request_more() {
         let (published, requests) = chain.publish(&mut publisher);
         assert_eq!(published.routes.len(), 2);
         assert!(requests <= NEW, "{requests} requests at version {versions}");
-        // The cheaper of the two ways is noted.
-        let (snapshot, links) = (published.routes[0].bytes, 20 + link_of(&published));
+        // The cost of the cheaper path is recorded.
+        let snapshot = published.routes[0].bytes;
+        let links = 20 + link_of(&published);
         let noted = if snapshot <= links {
             format!("{snapshot} {snapshot}")
         } else {
@@ -304,7 +306,7 @@ fn a_snapshot_takes_one_request_more() {
 #[test]
 fn without_a_note_a_few_commits_are_read() {
     let mut chain = Chain::new();
-    // The snapshot is as far back as is looked, and further.
+    // The snapshot is at the limit of the search, and beyond it.
     for versions in [4, 100, 1_000, 100_000] {
         chain.grow(versions, None);
         let mut publisher = chain.publisher(Snapshots::default());
@@ -330,7 +332,7 @@ fn without_a_note_a_few_commits_are_read() {
             assert_eq!(*noted, format!("{snapshot} {snapshot}"));
         }
     }
-    // A note that is none counts as none.
+    // An invalid record counts as missing.
     chain.grow(100_010, Some("about 7"));
     let mut publisher = chain.publisher(Snapshots::default());
     let published = chain.publish(&mut publisher).0;
@@ -355,7 +357,7 @@ fn the_head_is_found_whatever_the_length_and_the_order_of_lists() {
                 "{backwards}"
             );
         }
-        // Others have published meanwhile.
+        // Other publishers have published meanwhile.
         let expected = chain.versions;
         let (published, requests) = chain.publish(&mut warm);
         assert_eq!(published.version, expected);
@@ -370,7 +372,8 @@ fn the_head_is_found_whatever_the_length_and_the_order_of_lists() {
     assert_eq!(chain.publish(&mut another).0.version, 500);
 }
 
-/// Dates of answers cost no request, and a follower's look needs none of what a publisher asks.
+/// Dates of answers take no requests, and a follower's poll makes none of the requests of a
+/// publisher.
 #[test]
 fn a_server_is_asked_for_no_times() {
     let server = S3Server::start();
@@ -404,8 +407,9 @@ fn a_server_is_asked_for_no_times() {
         });
         publisher.publish(state, base, &()).unwrap();
         let requests = proxy.requests();
-        // A list of commits, the head twice, the link, the commit. At first also the commit before
-        // the head, lists of routes documents and of notes, and a look at the head's link.
+        // A list of commits, the head twice, the link, the commit. For a new publisher also the
+        // commit before the head, lists of routes documents and of notes, and a request about the
+        // head's link.
         let expected = match version {
             0 => 6,
             4 => 9,
@@ -442,7 +446,7 @@ fn names_that_are_no_commits_do_not_hide_the_head() {
     }
 }
 
-/// Notes the requests of each look of a follower, and ends after a number of looks.
+/// Records the requests of each poll of a follower, and stops after a number of polls.
 struct Looks<'a> {
     objects: &'a CountingStore,
     requests: Mutex<Vec<u64>>,
@@ -471,7 +475,7 @@ impl Observer for Looks<'_> {
     }
 }
 
-/// The requests of each of 41 looks.
+/// Numbers of requests of 41 polls.
 fn look(subscriber: &mut Follower<Directory>, objects: &CountingStore) -> Vec<u64> {
     objects.requests();
     let options = FollowOptions::default()
@@ -486,7 +490,7 @@ fn look(subscriber: &mut Follower<Directory>, objects: &CountingStore) -> Vec<u6
     looks.requests.into_inner().unwrap()
 }
 
-/// The same for memory.
+/// Like [`look`], for memory.
 fn look_in_memory(subscriber: &mut Follower<Memory>, objects: &CountingStore) -> Vec<u64> {
     objects.requests();
     let options = FollowOptions::default()
@@ -535,7 +539,7 @@ fn a_look_that_finds_nothing_is_one_request_nearly_always() {
     let short: Vec<usize> = (0..requests.len())
         .filter(|&look| requests[look] == 1)
         .collect();
-    // The first look takes the version; every 20th lists the chain.
+    // The first poll loads the version; every 20th lists the chain.
     assert_eq!(
         short,
         (1..20).chain(21..40).collect::<Vec<_>>(),
@@ -600,7 +604,7 @@ fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
         ),
         (0, 0)
     );
-    // Nor by another process that begins with what the directory holds.
+    // Nor by a new process, which starts from the held version.
     drop(subscriber);
     is_cheap(&look(
         &mut Follower::in_directory(store.clone(), &directory, options).unwrap(),
@@ -608,8 +612,8 @@ fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
     ));
 }
 
-/// Three lists, a probe (which is stored, asked for, and removed, which costs nothing), and
-/// documents, which are read once or written.
+/// Three lists, a probe (which is stored, read, and removed; removing is free), and documents, each
+/// of which is read or written once.
 #[test]
 fn a_prune_takes_a_list_to_plan_and_two_to_carry_it_out() {
     let folder = tempfile::tempdir().unwrap();

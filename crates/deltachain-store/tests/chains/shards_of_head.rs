@@ -21,7 +21,7 @@ use crate::support::faulty::FaultyStore;
 use crate::support::models::{Models, save};
 use crate::support::{Random, quick};
 
-/// A chain in a directory, whose version 0 has these shards.
+/// A chain in a directory; its version 0 has these shards.
 struct Chain {
     store: Store,
     place: TempDir,
@@ -76,7 +76,7 @@ fn commit_of(store: &Store, version: u64) -> Commit {
     Commit::parse(&bytes, &Limits::default()).unwrap()
 }
 
-/// The names of the tensors of each shard of the head.
+/// Names of the tensors in each shard of the head.
 fn names(store: &Store) -> Vec<BTreeSet<String>> {
     let head = store.listing(0).unwrap().head().unwrap();
     let of = commit_of(store, head).shards.len();
@@ -110,7 +110,7 @@ fn tensors_stay_in_their_shards() {
     for seed in 0..4 {
         let mut random = Random(seed);
         let mut models = Models::new(seed, 40);
-        // Divided in a way that this library does not divide.
+        // A division that this library would not choose.
         let mut shards = vec![MemoryState::new(); 3];
         for (info, data) in models.state(0).iter() {
             let shard = usize::from(info.name() == "embedding");
@@ -194,7 +194,7 @@ fn a_new_tensor_goes_to_the_shard_with_the_fewest_bytes() {
     let expected = [vec!["a", "d"], vec!["x", "y"], vec!["c", "z"]];
     let expected = expected.map(|names| names.into_iter().map(str::to_owned).collect());
     assert_eq!(names(&chain.store), expected);
-    // A shard may be empty, and a version without tensors has as many shards.
+    // A shard may be empty, and a version without tensors keeps the number of shards.
     for name in ["x", "y"] {
         next.remove(name);
     }
@@ -209,7 +209,8 @@ fn a_new_tensor_goes_to_the_shard_with_the_fewest_bytes() {
 #[test]
 fn a_base_that_is_not_the_head_is_refused() {
     let chain = Chain::new(&first_shards());
-    let (head, next) = (union(&first_shards()), state(&[("a", &[9; 60])]));
+    let head = union(&first_shards());
+    let next = state(&[("a", &[9; 60])]);
     let more = union(&[head.clone(), state(&[("e", &[1])])]);
     let mut less = head.clone();
     less.remove("c");
@@ -232,14 +233,14 @@ fn a_base_that_is_not_the_head_is_refused() {
     assert_eq!(published.unwrap().routes[0].from, Some(0));
 }
 
-/// The share of the whole model counts, not that of a shard.
+/// The guard counts the changed share of the whole model, not of a shard.
 #[test]
 fn the_guard_is_for_all_shards_together() {
     let head = union(&first_shards());
     let mut removed = head.clone();
     removed.remove("c");
     let others = union(&[removed.clone(), state(&[("c", &[5; 20]), ("e", &[6; 70])])]);
-    // Elements that differ, of as many as there are before or after.
+    // Number of elements that differ, and the larger of the numbers of elements before and after.
     for (next, differ, of) in [
         // The whole of shard 2.
         (removed, 20.0, 130.0),
@@ -281,7 +282,7 @@ fn nothing_is_published_if_no_shard_has_changed() {
     chain.check();
 }
 
-/// What moves between files alone is a change of the layouts.
+/// Tensors that move between files change only the layouts.
 #[test]
 fn files_alone_may_change() {
     let chain = Chain::new(&first_shards());
@@ -319,7 +320,7 @@ fn a_crash_between_shards_leaves_the_head() {
             assert_eq!(head, Some(1));
             break;
         }
-        // The commit may have been stored, and its answer lost.
+        // The commit may have been stored although its answer was lost.
         if head == Some(1) {
             break;
         }
@@ -333,7 +334,7 @@ fn a_crash_between_shards_leaves_the_head() {
     check(&store);
 }
 
-/// Publishes another version when links are stored for the first time.
+/// Publishes another version when the first links are stored.
 struct Rival<'a>(Mutex<Option<(&'a Store, &'a MemoryState)>>);
 
 impl Observer for Rival<'_> {
@@ -368,7 +369,7 @@ fn only_one_of_two_publishers_is_first() {
     assert_eq!(error.rule(), Some("R-PUB-03"), "{error}");
     let skipped = publish(once().metadata(step("7"))).unwrap();
     assert!(!skipped.is_new, "{skipped:?}");
-    // Nothing is made for a step that is there.
+    // A step that exists creates no objects.
     let objects = chain.store.objects().unwrap().len();
     let skipped = chain
         .publish(once().metadata(step("6")), &next, Base::Chain, &())
@@ -414,7 +415,7 @@ fn after_a_head_that_cannot_be_built_a_snapshot_is_published() {
     }
 }
 
-/// A directory of one shard, or of a model of one shard, goes on as one of all shards.
+/// A work directory of one shard, or of a model of one shard, becomes one of all shards.
 #[test]
 fn a_work_directory_of_one_shard_is_completed() {
     let chain = Chain::new(&first_shards());
@@ -439,7 +440,7 @@ fn a_work_directory_of_one_shard_is_completed() {
     assert_eq!(digest(&held), published.state);
 }
 
-/// Files of a work directory that are damaged, or that have lost a tensor, are built again.
+/// Damaged files of a work directory, and files that have lost a tensor, are rebuilt.
 #[test]
 fn a_damaged_work_directory_is_built_again() {
     let chain = Chain::new(&first_shards());
@@ -456,7 +457,7 @@ fn a_damaged_work_directory_is_built_again() {
     let good = std::fs::read(&file).unwrap();
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    // The header says that d has another name.
+    // The header gives d another name.
     let place = good.windows(3).position(|bytes| bytes == b"\"d\"");
     let mut renamed = good.clone();
     renamed[place.unwrap() + 1] = b'e';
@@ -475,7 +476,7 @@ fn a_damaged_work_directory_is_built_again() {
     chain.check();
 }
 
-/// A file of the model that is written to meanwhile, by whoever it is.
+/// A write to a file of the model meanwhile, even of the same bytes.
 #[test]
 fn a_model_that_changes_while_it_is_read_is_refused() {
     struct Write<'a>(&'a Path);

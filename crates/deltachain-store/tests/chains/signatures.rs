@@ -1,6 +1,6 @@
 //! Signed chains under attack: whatever a stranger writes or removes, a follower with trust keeps
-//! what it holds, or goes to a version that a trusted key has signed; and a publisher that signs
-//! follows no stranger.
+//! its version, or goes to a version that a trusted key has signed; and a signing publisher does
+//! not build on a stranger's version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,7 +38,7 @@ pub(crate) fn signing(names: &[&str]) -> PublishOptions {
     PublishOptions::default().sign(names.iter().map(|name| key(name)).collect())
 }
 
-/// Options of a stranger, who has no key.
+/// Options of a stranger without a key.
 fn unsigned() -> PublishOptions {
     PublishOptions::default().unsigned(true)
 }
@@ -68,7 +68,7 @@ impl Chain {
         }
     }
 
-    /// One with versions that `a` has signed.
+    /// Creates a chain of versions that `a` has signed.
     fn signed(versions: u64) -> Self {
         let chain = Self::new();
         for _ in 0..versions {
@@ -97,7 +97,7 @@ impl Chain {
         Digest::of_bytes(&self.get(ObjectName::Commit(version)))
     }
 
-    /// Own notes of keys on a version.
+    /// Names of the keys' own notes on a version.
     fn own_notes(&self, version: u64, names: &[&str]) -> Vec<ObjectName> {
         names
             .iter()
@@ -105,7 +105,7 @@ impl Chain {
             .collect()
     }
 
-    /// Puts another object in the place of one, as somebody can who may write and remove.
+    /// Replaces an object, as a stranger with write access can.
     fn replace(&self, name: ObjectName, bytes: &[u8]) {
         self.store.delete(&[name]).unwrap();
         assert!(self.store.put_if_absent(name, bytes).unwrap());
@@ -139,7 +139,7 @@ impl Chain {
     }
 }
 
-/// Brings a follower to the head, and says which version it has then.
+/// Brings a follower to the head, and returns the version that it then holds.
 fn advance(follower: &mut Follower<Directory>) -> Result<u64> {
     if let Some(prepared) = follower.prepare(None, &())? {
         follower.apply(prepared)?;
@@ -148,7 +148,7 @@ fn advance(follower: &mut Follower<Directory>) -> Result<u64> {
     let file = fs::read(held.directory.join("model.safetensors")).unwrap();
     assert!(
         file.ends_with(&[u8::try_from(held.version).unwrap(); 40]),
-        "another version than it says"
+        "the file belongs to another version"
     );
     Ok(held.version)
 }
@@ -157,14 +157,14 @@ fn rule(error: &Error) -> &str {
     error.rule().unwrap_or_default()
 }
 
-/// The follower is refused by this rule, and has what it had.
+/// Checks that the follower refuses the chain by this rule, and keeps its version.
 fn keeps(follower: &mut Follower<Directory>, version: u64, refused_by: &str) {
     let error = follower.prepare(None, &()).unwrap_err();
     assert_eq!(rule(&error), refused_by, "{error}");
     assert_eq!(follower.held().unwrap().version, version);
 }
 
-/// Version and commit of the newest signed head that a directory has met.
+/// Version and commit of the newest signed head that a directory has seen.
 fn seen(trust: &TrustStatus) -> (u64, String) {
     let seen = &serde_json::to_value(trust).unwrap()["seen"];
     (
@@ -178,7 +178,7 @@ fn a_stranger_on_top_is_skipped_and_told() {
     let chain = Chain::signed(3);
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 2);
-    // Without a key, and with one that nobody trusts.
+    // Without a key, and with an untrusted one.
     chain.publish(unsigned()).unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 2);
     let stranger = signing(&["stranger"])
@@ -201,14 +201,14 @@ fn a_stranger_on_top_is_skipped_and_told() {
         (rule(&error), error.class()),
         ("R-SIG-01", ErrorClass::Chain)
     );
-    // Another one, that has nothing, gets the same.
+    // A new follower gets the same version.
     let mut other = Follower::in_memory(
         chain.store.clone(),
         FollowerOptions::default().trust(Some(trust(&["a"]))),
     )
     .unwrap();
     assert_eq!(other.prepare(None, &()).unwrap().unwrap().held().version, 2);
-    // The honest publisher does not vouch for it.
+    // The honest publisher does not build on the stranger's version.
     let error = chain.publish(signing(&["a"])).unwrap_err();
     assert_eq!(
         (rule(&error), error.class()),
@@ -216,7 +216,7 @@ fn a_stranger_on_top_is_skipped_and_told() {
     );
     assert!(error.message().contains(&chain.commit(4).to_string()));
     assert_eq!(chain.store.listing(0).unwrap().head(), Some(4));
-    // Until its operator says so.
+    // Unless its operator vouches for that version.
     let vouching = signing(&["a"]).vouch(Some(chain.commit(4)));
     assert_eq!(chain.publish(vouching).unwrap().version, 5);
     assert_eq!(advance(&mut follower).unwrap(), 5);
@@ -240,8 +240,9 @@ fn an_old_head_is_not_taken_again() {
     let chain = Chain::signed(4);
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 3);
-    // The newest commit, or the notes on it, are gone.
-    let (name, bytes) = (ObjectName::Commit(3), chain.get(ObjectName::Commit(3)));
+    // The newest commit, or the notes on it, are removed.
+    let name = ObjectName::Commit(3);
+    let bytes = chain.get(ObjectName::Commit(3));
     chain.store.delete(&[name]).unwrap();
     keeps(&mut follower, 3, "R-CHN-14");
     assert!(chain.store.put_if_absent(name, &bytes).unwrap());
@@ -249,7 +250,7 @@ fn an_old_head_is_not_taken_again() {
     chain.store.delete(&chain.notes(3)).unwrap();
     keeps(&mut follower, 3, "R-CHN-14");
     drop(follower);
-    // Nor by who holds nothing any more, and has seen it.
+    // A directory that holds no version any more still knows the signed head that it has seen.
     fs::remove_file(chain.directory().join("current")).unwrap();
     let error = chain.follower().prepare(None, &()).unwrap_err();
     assert_eq!(rule(&error), "R-CHN-14");
@@ -278,7 +279,7 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
         .filter(|file| !before.contains(file))
         .collect();
     chain.store.delete(&after).unwrap();
-    // Nothing below leads there any more.
+    // No path leads to the new version.
     let error = follower.prepare(None, &()).unwrap_err();
     assert_eq!(rule(&error), "R-CHN-09");
     drop(follower);
@@ -291,13 +292,13 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
     assert_eq!(
         recorded.signed_by,
         vec![key("a").public().clone()],
-        "of the version that is here"
+        "the signers of the held version"
     );
     chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
     let mut follower = chain.follower();
     keeps(&mut follower, 2, "R-CHN-14");
     drop(follower);
-    // In memory, too, as long as the process lives.
+    // Memory remembers the signed head, too, as long as the process lives.
     let chain = Chain::signed(2);
     let before = files(&chain);
     chain.publish(signing(&["a"])).unwrap();
@@ -328,11 +329,11 @@ fn a_fork_by_a_removed_key_is_refused() {
         .unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 2);
     drop(follower);
-    // Whoever has the old key takes the next version.
+    // A holder of the removed key publishes the next version.
     chain.publish(signing(&["old"])).unwrap();
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 2);
-    // Or the place of a version that is held.
+    // Or replaces a version that is held.
     chain
         .store
         .delete(&[ObjectName::Commit(3), ObjectName::Commit(2)])
@@ -348,7 +349,8 @@ fn a_fork_by_a_removed_key_is_refused() {
 
 #[test]
 fn a_commit_of_another_chain_does_not_count() {
-    let (chain, other) = (Chain::signed(2), Chain::signed(3));
+    let chain = Chain::signed(2);
+    let other = Chain::signed(3);
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let note = other.notes(2)[0];
@@ -356,7 +358,7 @@ fn a_commit_of_another_chain_does_not_count() {
         assert!(chain.store.put_if_absent(name, &other.get(name)).unwrap());
     }
     assert_eq!(advance(&mut follower).unwrap(), 1);
-    // The whole other chain in its place.
+    // The other chain replaces the whole chain.
     for name in other
         .store
         .objects()
@@ -403,7 +405,7 @@ fn signatures_that_were_tampered_with_do_not_count() {
         b"rubbish",
         &long,
     ] {
-        // In their places, or under a name of its own.
+        // In the places of the real notes, or under a name of its own.
         chain.replace(own, bytes);
         chain.replace(name, bytes);
         assert_eq!(advance(&mut follower).unwrap(), 1);
@@ -413,7 +415,7 @@ fn signatures_that_were_tampered_with_do_not_count() {
         chain.store.delete(&[named(bytes)]).unwrap();
     }
     chain.store.delete(&[own]).unwrap();
-    // 64 before it occupy its place; others do not.
+    // 64 notes with smaller names crowd a note out; others do not.
     let rubbish = |first: u8| {
         (0..64_u8).map(move |number| {
             let note = Digest(std::array::from_fn(
@@ -440,8 +442,7 @@ fn signatures_that_were_tampered_with_do_not_count() {
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let error = chain.publish(signing(&["a"])).unwrap_err();
     assert_eq!(rule(&error), "R-SIG-03");
-    // They do not occupy that of an own note: not for readers, new ones neither, nor for the
-    // publisher.
+    // They do not crowd out an own note, neither for new readers nor for the publisher.
     assert!(chain.store.put_if_absent(own, &good).unwrap());
     let mut new = Follower::in_memory(
         chain.store.clone(),
@@ -472,7 +473,8 @@ fn trust_is_not_forgotten_at_a_restart() {
     assert_eq!(advance(&mut chain.follower()).unwrap(), 1);
     let error = chain.open(FollowerOptions::default()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage, "{error}");
-    // Also if nothing has been taken yet, and the record cannot be read.
+    // Trust also stays if no version has been loaded yet, and a record that cannot be read is an
+    // error.
     let fresh = Chain::new();
     fresh.follower();
     assert_eq!(
@@ -489,7 +491,7 @@ fn trust_is_not_forgotten_at_a_restart() {
         assert_eq!(chain.open(options).unwrap_err().class(), ErrorClass::Io);
     }
     fs::write(&record, text).unwrap();
-    // With other keys it goes on: keys are exchanged.
+    // Other keys are allowed, so that keys can be exchanged.
     chain.publish(signing(&["a", "b"])).unwrap();
     let options = || FollowerOptions::default().trust(Some(trust(&["b"])));
     assert_eq!(advance(&mut chain.open(options()).unwrap()).unwrap(), 2);
@@ -498,7 +500,7 @@ fn trust_is_not_forgotten_at_a_restart() {
         (status.trust, status.signed_by),
         (trust(&["b"]), vec![key("b").public().clone()])
     );
-    // What was seen is forgotten with the trust that was taken back.
+    // `forget_trust` also forgets the signed head that was seen.
     chain.store.delete(&[ObjectName::Commit(2)]).unwrap();
     fs::remove_file(chain.directory().join("current")).unwrap();
     let refused = chain
@@ -531,7 +533,7 @@ fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
     let mut follower = chain.follower();
     keeps(&mut follower, 3, "R-CHN-14");
     let problem =
-        "the version held is not known to be signed by the trusted keys (0 of 1 signatures)";
+        "the held version is not known to be signed by the trusted keys (0 of 1 signatures)";
     assert_eq!(
         (health().healthy, health().problems),
         (false, vec![problem.to_owned()])
@@ -542,7 +544,7 @@ fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
     assert_eq!(advance(&mut follower).unwrap(), 4);
     assert!(health().healthy, "{:?}", health().problems);
     drop(follower);
-    // Nor does a key count that has been removed; one of two is not enough.
+    // A removed key does not count, either, and one of two signatures is not enough.
     let two = Trust::new(["a", "b"].map(|name| key(name).public().clone()), 2).unwrap();
     for (trust, by) in [(trust(&["b"]), "0 of 1"), (two, "1 of 2")] {
         let mut follower = chain
@@ -551,7 +553,7 @@ fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
         keeps(&mut follower, 4, "R-CHN-14");
         assert!(health().problems[0].contains(by), "{:?}", health().problems);
     }
-    // A version of before that is signed is as good as a new one.
+    // A signature on the held version is as good as a new signed version.
     sign(&chain.store, 4, chain.commit(4), &[key("b")]).unwrap();
     assert_eq!(
         advance(
@@ -623,7 +625,7 @@ fn a_quorum_is_made_up_later() {
     }
     assert_eq!(
         notes.remarks(),
-        ["version 0 exists, but 1 of the trusted keys signed it, not 2"]
+        ["version 0 exists, but 1 of the trusted keys signed it, and the quorum is 2"]
     );
     let commit = chain.commit(0);
     let error = sign(&chain.store, 0, Digest([7; 32]), &[key("b")]).unwrap_err();
@@ -637,7 +639,7 @@ fn a_quorum_is_made_up_later() {
             .rule(),
         Some("R-CHN-03")
     );
-    // The publisher waits for the other one, too.
+    // The publisher waits for the second signature, too.
     let options = || signing(&["a"]).trust(Some(two.clone()));
     assert_eq!(rule(&chain.publish(options()).unwrap_err()), "R-SIG-03");
     let (name, taken) = sign(&chain.store, 0, commit, &[key("b")]).unwrap();
@@ -649,13 +651,13 @@ fn a_quorum_is_made_up_later() {
     assert_eq!(advance(&mut follower).unwrap(), 0);
     assert_eq!(chain.publish(options()).unwrap().version, 1);
     assert_eq!(advance(&mut follower).unwrap(), 0);
-    // One process does not follow its own version either, as long as others have not signed.
+    // A publisher does not build on its own version, either, until the others have signed it.
     let mut publisher = Publisher::open(chain.store.clone(), options()).unwrap();
     assert_eq!(
         rule(&publisher.publish(&number(2), Base::Chain, &()).unwrap_err()),
         "R-SIG-03"
     );
-    // Somebody else was first to take the name of the own note: the other one counts all the same.
+    // Another object has the name of the own note: the note under its digest counts anyway.
     let own = chain.own_notes(1, &["b"]);
     assert!(chain.store.put_if_absent(own[0], b"rubbish").unwrap());
     let (note, taken) = sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
@@ -667,7 +669,7 @@ fn a_quorum_is_made_up_later() {
         rule(&publisher.publish(&number(3), Base::Chain, &()).unwrap_err()),
         "R-SIG-03"
     );
-    // Rubbish in the place of a note that is wanted again.
+    // Rubbish in the place of a note that is to be stored again.
     chain.replace(name, b"rubbish");
     let error = sign(&chain.store, 0, commit, &[key("b")]).unwrap_err();
     assert_eq!(
@@ -693,7 +695,7 @@ fn who_signs_trusts_itself_and_signs_once() {
         open(signing(&["a"]).trust(Some(trust(&["b", "a"])))),
         Ok(())
     );
-    // Two keys make one note, which has a name by its digest and one for each.
+    // Two keys make one note, which is stored under its digest and once for each key.
     chain.publish(signing(&["a", "b"])).unwrap();
     let mut notes = chain.notes(0);
     let content: Vec<_> = notes.iter().map(|name| chain.get(*name)).collect();
@@ -715,7 +717,7 @@ fn who_signs_trusts_itself_and_signs_once() {
             .into_iter()
             .collect::<Vec<_>>()
     );
-    // Who only trusts checks, too.
+    // A publisher that trusts keys but does not sign checks the head, too.
     chain
         .publish(unsigned().trust(Some(trust(&["b"]))))
         .unwrap();
@@ -723,7 +725,7 @@ fn who_signs_trusts_itself_and_signs_once() {
         .publish(unsigned().trust(Some(trust(&["b"]))))
         .unwrap_err();
     assert_eq!(rule(&error), "R-SIG-03");
-    // A chain that exists begins to be signed.
+    // An existing chain begins to be signed.
     sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
     assert_eq!(chain.publish(signing(&["b"])).unwrap().version, 2);
 }
@@ -740,14 +742,14 @@ fn a_publisher_without_a_key_follows_no_signed_head() {
         }
     };
     refused(PublishOptions::default());
-    // Whom it follows, and the commit that it has looked at, do not matter.
+    // Trust and a vouched commit make no difference.
     refused(PublishOptions::default().trust(Some(trust(&["a"]))));
     refused(PublishOptions::default().vouch(Some(chain.commit(1))));
     assert_eq!(chain.notes(2), []);
-    // To be unsigned, and to sign, cannot both be meant.
+    // `unsigned` and signing keys contradict each other.
     let error = chain.publish(signing(&["a"]).unsigned(true)).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage, "{error}");
-    // Shards: whoever commits.
+    // The same for a commit of shards.
     let prepared = |options: PublishOptions| {
         let mut publisher = Publisher::open(chain.store.clone(), options).unwrap();
         let model = number(2);
@@ -765,7 +767,7 @@ fn a_publisher_without_a_key_follows_no_signed_head() {
     assert_eq!(commit(unsigned()).unwrap().version, 2);
     // The head is unsigned now, and only the head counts.
     assert_eq!(chain.publish(PublishOptions::default()).unwrap().version, 3);
-    // Somebody signs it, with any key.
+    // A signature by any key makes the head a signed one.
     sign(&chain.store, 3, chain.commit(3), &[key("b")]).unwrap();
     let error = chain.publish(PublishOptions::default()).unwrap_err();
     assert!(error.message().contains("version 3"), "{error}");
@@ -784,7 +786,7 @@ fn what_is_no_note_signs_no_head() {
     let put = |name, content: &[u8]| assert!(chain.store.put_if_absent(name, content).unwrap());
     put(name(1), b"");
     put(name(2), b"<html>not found</html>");
-    // A note on another commit, under this one's name.
+    // A note on another commit, under a name for this one.
     let (_, other) = Note::make(
         chain_digest(&chain.store).unwrap(),
         0,
@@ -796,7 +798,7 @@ fn what_is_no_note_signs_no_head() {
     assert_eq!(chain.publish(PublishOptions::default()).unwrap().version, 1);
 }
 
-/// A head whose note cannot be read is not known to be unsigned.
+/// A head whose notes cannot be read does not count as unsigned.
 #[test]
 fn notes_that_cannot_be_read_are_an_error() {
     let chain = Chain::signed(1);
@@ -827,10 +829,11 @@ fn whether_a_head_is_signed_is_asked_once() {
         objects.requests()
     };
     let open = |options| Publisher::open(chain.store.clone(), options).unwrap();
-    let (mut asks, mut does_not) = (open(PublishOptions::default()), open(unsigned()));
+    let mut asks = open(PublishOptions::default());
+    let mut does_not = open(unsigned());
     assert_eq!(requests(&mut asks), requests(&mut does_not) + 1);
     assert_eq!(requests(&mut asks), requests(&mut does_not));
-    // Its own head is known.
+    // The publisher knows its own head.
     asks.publish(&number(1), Base::Chain, &()).unwrap();
     does_not.head().unwrap();
     assert_eq!(requests(&mut asks), requests(&mut does_not));
@@ -910,7 +913,8 @@ fn log_show_and_fsck_tell_who_signed_and_prune_leaves_notes_alone() {
     assert_eq!((before, notes(&chain)), (10, 10));
 }
 
-/// Own notes are found without a list, whatever lies beside them and above the signed versions.
+/// Own notes are found without a list, whatever other notes exist, and whatever unsigned versions
+/// follow.
 #[test]
 fn a_web_server_is_enough_for_trust() {
     let place = tempfile::tempdir().unwrap();
@@ -957,7 +961,8 @@ fn a_web_server_is_enough_for_trust() {
 
 #[test]
 fn a_key_for_one_chain_does_not_open_another() {
-    let (chain, other) = (Chain::signed(2), Chain::signed(3));
+    let chain = Chain::signed(2);
+    let other = Chain::signed(3);
     let digest = |chain: &Chain| Digest::of_bytes(&chain.get(ObjectName::Chain));
     let only = |names: &[&str], quorum, chain: &Chain| {
         let key = |name| TrustedKey {
@@ -970,7 +975,7 @@ fn a_key_for_one_chain_does_not_open_another() {
     let mut follower = chain.open(options(only(&["a"], 1, &chain))).unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 1);
     drop(follower);
-    // Whatever the user allows besides.
+    // Other permissions of the user do not help.
     let here = only(&["a"], 1, &chain);
     let allowed = options(here.clone())
         .adopt(true)
@@ -980,7 +985,7 @@ fn a_key_for_one_chain_does_not_open_another() {
     keeps(&mut follower, 1, "R-SIG-05");
     let mut new = Follower::in_memory(other.store.clone(), options(here.clone())).unwrap();
     assert_eq!(rule(&new.prepare(None, &()).unwrap_err()), "R-SIG-05");
-    // Nor does it make up a quorum there; and a publisher does not follow.
+    // Nor does the key count towards a quorum there, and a publisher does not build on the head.
     let keys = here
         .keys()
         .iter()
@@ -1014,7 +1019,7 @@ fn a_publisher_killed_at_any_write_leaves_no_unsigned_head() {
         let mut publisher = Publisher::open(store, options()).unwrap();
         control.stop_after(writes);
         let done = publisher.publish(&number(2), Base::Chain, &()).is_ok();
-        // Nobody finds an unsigned head.
+        // No follower finds an unsigned head.
         let mut follower = chain.follower();
         let head = chain.store.listing(0).unwrap().head().unwrap();
         assert_eq!(
@@ -1022,7 +1027,7 @@ fn a_publisher_killed_at_any_write_leaves_no_unsigned_head() {
             head,
             "after {writes} writes"
         );
-        // The next honest publisher goes on, and followers with it.
+        // The next honest publisher continues, and followers with it.
         let next = chain.publish(signing(&["a"])).unwrap();
         assert_eq!(next.version, head + 1);
         assert_eq!(advance(&mut follower).unwrap(), head + 1);
@@ -1037,14 +1042,15 @@ fn a_publisher_killed_at_any_write_leaves_no_unsigned_head() {
 
 #[test]
 fn what_signatures_cost() {
-    // Of each: a publisher that has just begun, one that goes on, a whole look at an unchanged
-    // chain, and a short one.
+    // Numbers of requests of a new publisher, of a running one, of a whole poll of an unchanged
+    // chain, and of a short poll.
     let costs = |options: &dyn Fn() -> PublishOptions, trust: Option<Trust>| {
         let objects = CountingStore::new();
         let chain = Chain::over(Arc::clone(&objects) as Arc<dyn ObjectStore>);
         chain.publish(options()).unwrap();
         objects.requests();
-        let (before, state) = (number(0), number(1));
+        let before = number(0);
+        let state = number(1);
         let mut publisher = Publisher::open(chain.store.clone(), options()).unwrap();
         publisher
             .publish(&state, Base::State((&before).into()), &())
@@ -1074,10 +1080,10 @@ fn what_signatures_cost() {
         .zip(without)
         .map(|(signed, without)| signed - without)
         .collect();
-    // The note under two names. A publisher that has not made the head itself asks for its own note
-    // on it; without a key, it lists notes. Of a look likewise.
+    // The note is stored under two names. A publisher that has not made the head itself requests
+    // its own note on it; without a key, it lists the notes. The same for a whole poll.
     assert_eq!(more, [2, 2, 1, 0]);
-    // A name more, and another key whose own note is asked for.
+    // One more name, and one more key whose own note is requested.
     let two: Vec<u64> = by_two
         .iter()
         .zip(signed)

@@ -1,5 +1,5 @@
 //! The store: directories, an S3 server, memory and a web server, all by the same calls; retries,
-//! time-outs, names.
+//! timeouts, names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,7 +29,7 @@ use crate::support::web::{Fallback, WebServer};
 use crate::support::{Random, quick};
 
 const PREFIX: &str = "some prefix/模型 é";
-/// Bytes of a part of a file that is stored.
+/// Bytes of a part of an upload.
 const PART: u64 = 5 << 20;
 
 /// Runs a test on an empty store of each kind that can be written.
@@ -43,7 +43,7 @@ fn on_all_kinds(test: impl Fn(&Store)) {
     test(&Store::from_objects(Arc::new(InMemory::new()), "", quick()).unwrap());
 }
 
-/// A file on disk, with what a route would say of it.
+/// Writes a file, and returns its path and the reference that a route would have.
 fn file(directory: &Path, content: &[u8]) -> (std::path::PathBuf, FileReference) {
     let reference = FileReference {
         digest: Digest::of_bytes(content),
@@ -103,7 +103,7 @@ fn what_is_stored_is_read_again() {
         }
 
         let scratch = tempfile::tempdir().unwrap();
-        // In one go, exactly one part, and several parts of which the last is shorter.
+        // A single request, exactly one part, and several parts with a shorter last one.
         let mut references = Vec::new();
         for length in [1, 70_000, PART, PART + 1, 2 * PART + 300] {
             let (path, reference) = file(
@@ -147,7 +147,7 @@ fn what_is_stored_is_read_again() {
 
         let gone: Vec<_> = references.iter().map(FileReference::name).collect();
         store.delete(&gone).unwrap();
-        // What is not there is removed already.
+        // Removing a missing object succeeds.
         store.delete(&gone).unwrap();
         assert_eq!(store.get(gone[0]).unwrap(), None);
         assert_eq!(store.objects().unwrap().len(), 4);
@@ -292,7 +292,7 @@ fn urls_that_make_no_sense_are_the_callers_fault() {
         assert_eq!(error.class(), ErrorClass::Usage, "{url}: {error}");
         assert_eq!(error.file(), Some(url.as_str()));
     }
-    // A URL of a directory that exists is as good as its path.
+    // The URL of an existing directory works like its path.
     let path = directory.path().join(PREFIX);
     let store = Store::create(path.to_str().unwrap(), quick()).unwrap();
     store.put_if_absent(ObjectName::Chain, b"here").unwrap();
@@ -354,7 +354,7 @@ fn a_web_server_shows_the_head_and_cannot_be_written() {
             deltachain::chain::Listing::of_head(None)
         );
     }
-    // Not one request per version.
+    // Far fewer requests than versions.
     let before = server.requests();
     store.listing(0).unwrap();
     assert!(
@@ -382,7 +382,7 @@ fn a_web_server_that_answers_everything_is_found_out() {
     let mut chain = Chain::new();
     chain.add(state(&[("a", &[1, 2, 3])]), &[None]);
     let page: Fallback = |_| Some(b"\n<!doctype html><title>Home</title>");
-    // The probe is answered as it should be, so the content has to tell.
+    // The probe gets a proper answer, so only the content reveals the server.
     let page_for_commits: Fallback = |path| page_of_commit(path, b"<html></html>");
     let compressed: Fallback = |path| page_of_commit(path, &[0x1f, 0x8b, 8, 0]);
     for fallback in [page, page_for_commits, compressed] {
@@ -397,7 +397,7 @@ fn a_web_server_that_answers_everything_is_found_out() {
         assert!(advice(&error, Face::Tool).contains("404"));
         assert!(server.requests() <= 4, "{} requests", server.requests());
     }
-    // In place of chain.json, too.
+    // A page in place of chain.json is named, too.
     let empty = tempfile::tempdir().unwrap();
     let server = WebServer::with_fallback(empty.path(), page);
     let store = Store::open(&server.url(""), quick()).unwrap();
@@ -406,7 +406,7 @@ fn a_web_server_that_answers_everything_is_found_out() {
         format!("{error:#}").contains("this is an HTML or XML page"),
         "{error:#}"
     );
-    // A server that is as it should be is asked once.
+    // A proper server gets the probe only once.
     let server = WebServer::start(chain.folder.path());
     let store = Store::open(&server.url(""), quick()).unwrap();
     assert_eq!(store.head(None).unwrap(), Some(0));
@@ -415,7 +415,7 @@ fn a_web_server_that_answers_everything_is_found_out() {
     assert_eq!(server.requests() - first, first - 1);
 }
 
-/// In stores of all kinds, what a proxy or a copy has put in the place of a document.
+/// Pages that a proxy or a copy has put in the place of a document, in stores of all kinds.
 #[test]
 fn a_page_in_place_of_a_document_is_named() {
     let pages: [(&[u8], &str); 4] = [
@@ -460,7 +460,7 @@ fn chain_document() -> Vec<u8> {
     ChainDocument::new(7).to_bytes().unwrap()
 }
 
-/// The content, if this is the path of a commit.
+/// Returns the content if this is the path of a commit.
 fn page_of_commit(path: &str, content: &'static [u8]) -> Option<&'static [u8]> {
     let name = path.strip_prefix("/commits/")?;
     name.starts_with(|first: char| first.is_ascii_digit())
@@ -477,7 +477,7 @@ fn a_search_ends_whatever_a_store_answers() {
     assert!(server.requests() < 200, "{} requests", server.requests());
     let error = log(&store, None, None).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage, "{error:#}");
-    // A bucket that lists from the beginning, whatever name it should begin after.
+    // A bucket whose lists always begin at the first name.
     let bucket = CountingStore::new();
     let store = Store::from_objects(bucket.clone(), "", quick()).unwrap();
     for version in 0..2500 {
@@ -505,10 +505,8 @@ fn a_web_server_without_ranges_is_refused_at_once() {
             .prepare(None, &())
             .map(drop)
     };
-    let (whole, ranges) = (
-        WebServer::without_ranges(chain.folder.path()),
-        WebServer::start(chain.folder.path()),
-    );
+    let whole = WebServer::without_ranges(chain.folder.path());
+    let ranges = WebServer::start(chain.folder.path());
     pull(&ranges).unwrap();
     let error = pull(&whole).unwrap_err();
     assert_eq!(
@@ -520,12 +518,12 @@ fn a_web_server_without_ranges_is_refused_at_once() {
         format!("{error:#}").contains("sends the whole file"),
         "{error:#}"
     );
-    // Nothing was asked for twice; only how long the file is.
+    // No request is repeated; one more asks for the length of the file.
     assert_eq!(whole.requests(), ranges.requests() + 1);
 }
 
-/// What a directory says of which others may see nothing is final. Where the system makes no
-/// difference between users, nothing is tried.
+/// A directory's refusal for lack of permission is final. The test is skipped if no process without
+/// privileges can be started.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_the_system_does_not_allow_is_not_tried_again() {
@@ -592,7 +590,7 @@ fn a_process_that_may_not() {
     );
 }
 
-/// A store of memory in which things fail, and what is really in it.
+/// A store in memory that can fail, its control, and a store with the same objects without faults.
 fn faulty(options: StoreOptions) -> (Store, Arc<Control>, Store) {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let (objects, control) = FaultyStore::new(Arc::clone(&inner));
@@ -734,7 +732,7 @@ fn a_success_that_nobody_saw_is_no_second_one() {
         let options = quick().timeout(Duration::from_millis(20));
         let (store, control, clean) = faulty(options);
         control.plan(move |call| (call.number == 0).then_some(fault));
-        // A caller that needs to know compares what the object holds.
+        // A caller that needs to know whether it was first compares the object's content.
         assert!(!store.put_if_absent(ObjectName::Commit(0), b"mine").unwrap());
         assert_eq!(clean.get(ObjectName::Commit(0)).unwrap().unwrap(), b"mine");
         assert_eq!(
@@ -782,7 +780,7 @@ fn a_document_that_came_damaged_is_asked_for_once_more() {
     store.put_if_absent(ObjectName::Chain, &document).unwrap();
     let damaged = b"{}";
     store.put_if_absent(ObjectName::Commit(0), damaged).unwrap();
-    // What is damaged in the store stays so, and is looked at twice.
+    // A document that is damaged in the store is read twice, and stays damaged.
     assert_eq!(store.get(ObjectName::Commit(0)).unwrap().unwrap(), damaged);
     assert_eq!(
         control.calls(Operation::Get, "commits/00000000000000000000.json"),

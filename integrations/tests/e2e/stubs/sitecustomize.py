@@ -1,5 +1,5 @@
-"""Empty modules in the place of what SGLang imports and does not need on a CPU: kernels and their
-compilers, and other libraries. Python imports this file by itself, if its folder is in
+"""Empty modules in place of the ones that SGLang imports and does not need on a CPU: kernels and
+their compilers, and other libraries. Python imports this file by itself if its folder is in
 PYTHONPATH."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EMPTY = {
 def part(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    # Some are asked whether a value is one of theirs.
+    # SGLang uses some of them in `isinstance`.
     return EmptyType(name, (), {}) if name[0].isupper() else EmptyModule(name)
 
 

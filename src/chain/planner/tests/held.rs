@@ -1,10 +1,10 @@
-//! What a version held changes: its chain, its commit, its shards, and what is listed.
+//! Effects of a held version: on the chain, the commit, the shards, and the lists.
 
 use super::*;
 
 #[test]
 fn who_holds_a_version_above_passes_no_fault_over_up_to_it() {
-    // The path from nothing begins at the version wanted.
+    // The path from nothing begins at the wanted version.
     let store = line().with_routes(1, 1, &[(None, &[1])]);
     let held = store.held(3);
     let refusal = |change: &dyn Fn(&mut Store)| {
@@ -46,7 +46,7 @@ fn who_holds_a_version_above_passes_no_fault_over_up_to_it() {
     assert_eq!(refusal(&other(1)), Err(("R-CHN-04", commit(2).to_string())));
     assert_eq!(refusal(&other(2)), Err(("R-CHN-04", commit(3).to_string())));
     assert_eq!(refusal(&other(3)), Err(("R-CHN-05", commit(3).to_string())));
-    // The lowest comes first.
+    // The fault of the lowest version is reported.
     let several = |store: &mut Store| {
         other(3)(store);
         store.remove(commit(2));
@@ -65,7 +65,7 @@ fn the_chain_is_the_one_of_which_a_version_is_held() {
             ("R-CHN-13", "chain.json".to_owned())
         );
     }
-    // It is the first fault.
+    // The other chain is the first fault.
     let mut empty = store.clone();
     empty.objects.retain(|name, _| name == "chain.json");
     assert_eq!(
@@ -88,7 +88,7 @@ fn a_chain_does_not_go_back() {
         ("R-CHN-14", commit(3).to_string())
     );
     assert!(back.plan(None, store.held(2)).unwrap().hops.is_empty());
-    // Who asks for a version is told that this one is missing, or what is held.
+    // A request for a version is refused because that version is missing, or the held one.
     assert_eq!(
         back.refusal(Some(3), store.held(3)),
         ("R-CHN-03", commit(3).to_string())
@@ -108,7 +108,7 @@ fn a_chain_does_not_go_back() {
         back.refusal(None, store.held(0)),
         ("R-CHN-14", commit(0).to_string())
     );
-    // A gap is another fault.
+    // A gap is a different fault.
     let mut gap = store.clone();
     gap.remove(commit(2));
     assert_eq!(
@@ -192,7 +192,7 @@ fn another_chain_may_be_accepted() {
             "{held:?}"
         );
     }
-    // Another one is not accepted, and then all is as ever.
+    // Another commit is not accepted, and has no effect.
     let other = Some(store.digest(commit(2)));
     let chain = Err(("R-CHN-13", "chain.json".to_owned()));
     assert_eq!(plan(&store, None, None, other), from_nothing);
@@ -214,7 +214,7 @@ fn another_chain_may_be_accepted() {
         ..held
     });
     assert_eq!(plan(&store, None, above_of_other_chain, other), chain);
-    // What is accepted has to be there, and a commit of this version.
+    // The accepted commit must exist, and be a commit of this version.
     let mut gone = store.clone();
     gone.remove(commit(3));
     assert_eq!(
@@ -260,7 +260,7 @@ fn to_accept_the_commit_that_is_held_has_no_effect() {
         plan(&store, None, other_chain),
         Err(("R-CHN-13", "chain.json".to_owned()))
     );
-    // What was lost below does not matter, and is not looked at.
+    // A damaged commit below does not matter, and is not read.
     store.put(commit(2), Vec::new());
     assert_eq!(plan(&store, None, held), Ok((vec![], true)));
 }
@@ -301,12 +301,13 @@ fn who_was_away_for_a_long_time_starts_from_nothing() {
             .map(|(plan, count)| (path(&plan), count))
             .map_err(|error| rule_and_file(&error))
     };
-    // Two versions since are read as ever: the chain, three commits.
+    // Two versions behind, the planner reads the chain document and three commits, as always.
     assert_eq!(
         away(&store, None, store.held(2), None),
         Ok(((None, vec![4]), 4))
     );
-    // Of three, none but the last is: besides the chain and the commit held.
+    // Three versions behind, it reads only the last commit, besides the chain document and the held
+    // commit.
     assert_eq!(
         away(&store, None, store.held(1), None),
         Ok(((None, vec![4]), 3))
@@ -315,7 +316,7 @@ fn who_was_away_for_a_long_time_starts_from_nothing() {
         away(&store, Some(4), store.held(0), None),
         Ok(((None, vec![4]), 3))
     );
-    // From above, all are.
+    // If the held version is above the wanted one, it reads all commits.
     assert_eq!(
         away(&store, Some(0), store.held(4), None),
         Ok(((None, vec![0]), 6))
@@ -331,7 +332,7 @@ fn who_was_away_for_a_long_time_starts_from_nothing() {
         Err(("R-CHN-03", commit(2).to_string()))
     );
 
-    // What is still refused: another chain, one that has gone back, another commit, or none.
+    // These are still refused: another chain, a rollback, another commit, and a missing one.
     let refusal = |store: &Store, wanted, held| away(store, wanted, held, None).unwrap_err();
     let other_chain = store.held(1).map(|held| VersionId {
         chain: Digest([7; 32]),
@@ -364,13 +365,13 @@ fn who_was_away_for_a_long_time_starts_from_nothing() {
         refusal(&gone, None, store.held(1)),
         ("R-CHN-02", commit(1).to_string())
     );
-    // The commit wanted comes first.
+    // The wanted commit is checked first.
     gone.remove(commit(4));
     assert_eq!(
         refusal(&gone, Some(4), store.held(1)),
         ("R-CHN-03", commit(4).to_string())
     );
-    // Who accepts a commit does not look at the one held.
+    // If a commit is accepted, the held one is not read.
     let accept = Some(store.digest(commit(4)));
     assert_eq!(
         away(&store, None, other_commit, accept),
@@ -411,7 +412,7 @@ fn shards_that_are_taken_have_to_be_there() {
     let refused = |version| Err(("R-CHN-17", commit(version).to_string()));
     assert_eq!(plan(&store, None, None, &[1, 0]), Ok((None, vec![1, 2])));
     assert_eq!(plan(&store, None, None, &[0, 2, 1]), refused(2));
-    // Of the version wanted, whatever others have.
+    // Only the shards of the wanted version matter, whatever other versions have.
     assert_eq!(plan(&store, Some(0), None, &[2]), Ok((None, vec![0])));
     assert_eq!(
         plan(&store, Some(0), store.held(1), &[2]),
@@ -419,7 +420,7 @@ fn shards_that_are_taken_have_to_be_there() {
     );
     assert_eq!(plan(&store, Some(0), store.held(1), &[3]), refused(0));
     assert_eq!(plan(&store, None, store.held(2), &[2]), refused(2));
-    // After the commits that must be checked, and before whatever else fails.
+    // R-CHN-17 comes after the commits that must be checked, and before all other faults.
     let mut broken = store.clone();
     broken.change_commit(1, |commit| {
         commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]);
@@ -439,7 +440,7 @@ fn shards_that_are_taken_have_to_be_there() {
 
 #[test]
 fn routes_below_the_version_held_count() {
-    // Nothing leads from 4 to 5, so that the path begins below; and there the commits' routes are
+    // No route leads from 4 to 5, so the path begins below; and there the routes of the commits are
     // not in force.
     let store = line()
         .add(&[(None, &[1000]), (Some(3), &[10])])
@@ -455,7 +456,7 @@ fn routes_below_the_version_held_count() {
     );
     let withdrawn = withdrawn.with_routes(5, 1, &[(Some(1), &[10]), (Some(3), &[5])]);
     assert_eq!(withdrawn.refusal(None, withdrawn.held(4)).0, "R-CHN-08");
-    // The longer list is of the chain as it is now.
+    // The longer list shows the current chain.
     let mut planner = planner(None, store.held(4));
     let mut lists = Vec::new();
     let changed = store.clone().with_routes(5, 1, &[(Some(3), &[5])]);
@@ -495,7 +496,7 @@ fn a_path_may_begin_below_the_version_held() {
         path(&store.plan(None, store.held(2)).unwrap()),
         (None, vec![0, 3])
     );
-    // Faults of commits down there rule out only the paths that begin there.
+    // Faults of commits below the held version rule out only the paths that begin there.
     store.remove(commit(1));
     assert_eq!(
         store.refusal(None, store.held(2)),

@@ -1,4 +1,4 @@
-//! The cheapest path against a search through all paths.
+//! Compares the cheapest path with a search through all paths.
 
 use proptest::prelude::*;
 
@@ -7,11 +7,12 @@ use super::*;
 /// Routes in force, by the version that they lead to.
 type Graph = BTreeMap<u64, Vec<(Route, bool)>>;
 
-/// What orders paths, and where each starts: bytes of routes that are avoided, bytes, number of
-/// routes, versions, and which route of its version's each is.
+/// The order of paths: bytes of avoided routes, bytes, number of routes, versions, and the place of
+/// each route among those of its version.
 type Cost = (u128, u128, usize, Vec<u64>, Vec<usize>);
 
-/// All paths to `wanted` along these routes, each of which is avoided or not.
+/// Returns all paths to `wanted` along these routes, some of which are avoided, each with the
+/// version that it starts from.
 fn all_paths(graph: &Graph, held: Option<u64>, wanted: u64) -> Vec<(Cost, Option<u64>)> {
     let mut paths = Vec::new();
     for (place, (route, is_avoided)) in graph.get(&wanted).into_iter().flatten().enumerate() {
@@ -44,14 +45,14 @@ fn all_paths(graph: &Graph, held: Option<u64>, wanted: u64) -> Vec<(Cost, Option
     paths
 }
 
-/// For each version its routes: sizes by where they come from. Sizes are small, so that many paths
-/// cost the same.
+/// Generates the routes of each version: their starts and sizes. Sizes are small, so that many
+/// paths cost the same.
 fn any_routes() -> impl Strategy<Value = Vec<Vec<(Option<u64>, Vec<u64>)>>> {
     let route = (proptest::option::of(0..7_u64), 1..4_u64, 0..3_u64);
     proptest::collection::vec(proptest::collection::vec(route, 0..5), 1..8).prop_map(|versions| {
         let routes = (0..).zip(versions).map(|(version, mut routes)| {
             routes.retain(|(from, ..)| *from < Some(version));
-            // Routes of equal cost with different files.
+            // These routes have the same cost, but different files.
             routes
                 .into_iter()
                 .map(|(from, size, other)| (from, vec![size + other, 3 - other]))
@@ -69,13 +70,13 @@ proptest! {
         given in any_routes(),
         held in proptest::option::of(0..8_u64),
         failing in proptest::collection::vec(any::<proptest::sample::Index>(), 16),
-        // For each version a bit for each route; the cheapest path, the cheapest direct one, or the
-        // cheapest in place.
+        // A bit for each route of each version; and the kind of path: the cheapest, the cheapest
+        // direct one, or the cheapest in place.
         marks in proptest::collection::vec(any::<u8>(), 8),
         order in 0..3,
     ) {
-        let (is_direct, is_in_place) = (order == 1, order == 2);
-        let (mut store, mut graph) = (Store::new(), Graph::new());
+        let is_direct = order == 1; let is_in_place = order == 2;
+        let mut store = Store::new(); let mut graph = Graph::new();
         for (version, routes) in (0..).zip(&given) {
             let routes: Vec<_> = routes.iter().map(|(from, sizes)| (*from, sizes.as_slice())).collect();
             let ordered = routes_of(version, &routes);
@@ -84,8 +85,8 @@ proptest! {
             store = if is_in_place && !routes.is_empty() {
                 store.add_in_place(&routes, &marked)
             } else {
-                // The commit has routes that are not in force, so that all can be given by a
-                // document.
+                // The commit's routes are not in force, so that a routes document can give all of
+                // them.
                 store.add(&[(None, &[1, 1])])
             };
             store = store.with_routes(version, 1, &routes);
@@ -106,9 +107,9 @@ proptest! {
         }
         for (count, which) in failing.iter().enumerate() {
             let found = store.drive(&mut planner);
-            // Places are those in what is left, which are in the same order.
+            // Places count the routes that are left, whose order stays the same.
             let mut paths = all_paths(&graph, held, wanted);
-            // Of a path from nothing, nothing is taken in place.
+            // No route of a path from nothing is applied in place.
             paths.iter_mut().filter(|(_, start)| is_in_place && start.is_none()).for_each(|(cost, _)| cost.0 = cost.1);
             let Some(((_, bytes, _, versions, places), start)) = paths.into_iter().min() else {
                 let first = if count == 0 { "R-CHN-08" } else { "R-CHN-09" };

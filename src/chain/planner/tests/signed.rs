@@ -1,4 +1,4 @@
-//! Readers with trust: the head that they take, what they have seen, and notes that do not count.
+//! Readers with trust: the head that they select, the seen head, and notes that do not count.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ fn trust(names: &[&str], quorum: usize) -> Trust {
 }
 
 impl Store {
-    /// Stores a note on the commit of a version, signed by these, under its own digest and as their
-    /// own notes.
+    /// Stores a note on the commit of a version, signed by these keys, under the name from its
+    /// digest and as each key's own note.
     fn sign(self, version: u64, names: &[&str]) -> Self {
         let commit = self.digest(commit(version));
         let (mut store, note) = self.sign_as_1_1(version, names);
@@ -25,10 +25,11 @@ impl Store {
         store
     }
 
-    /// Without own notes.
+    /// Stores the note under the name from its digest only; also returns it.
     fn sign_as_1_1(mut self, version: u64, names: &[&str]) -> (Self, Vec<u8>) {
         let signers: Vec<_> = names.iter().map(|name| key(name)).collect();
-        let (chain, commit) = (self.digest(ObjectName::Chain), self.digest(commit(version)));
+        let chain = self.digest(ObjectName::Chain);
+        let commit = self.digest(commit(version));
         let (name, note) = Note::make(chain, version, commit, &signers).unwrap();
         self.put(name, note.clone());
         (self, note)
@@ -42,7 +43,7 @@ impl Store {
         self
     }
 
-    /// A chain whose versions are signed by `a`.
+    /// Makes a chain whose versions are signed by `a`.
     fn signed(versions: u64) -> Self {
         let add = |store: Self, version: u64| {
             store
@@ -52,7 +53,7 @@ impl Store {
         (0..versions).fold(Self::new(), add)
     }
 
-    /// Takes another commit of a version, and those above it away.
+    /// Replaces the commit of a version by another one, and removes those above it.
     fn fork(mut self, version: u64) -> Self {
         for above in version..self.commits.len() as u64 {
             self.objects.remove(&commit(above).to_string());
@@ -82,7 +83,7 @@ impl Store {
 
 type Outcome = Result<Plan, Box<Error>>;
 
-/// The version, or rule and version of the commit that is at fault.
+/// Returns the version, or the rule and the version of the faulty commit.
 fn short(outcome: &Outcome) -> Result<u64, (&'static str, Option<u64>)> {
     outcome.as_ref().map(|plan| plan.version).map_err(|error| {
         let version = match error.file().and_then(ObjectName::parse) {
@@ -115,7 +116,7 @@ fn the_head_is_the_highest_signed_version() {
         }
     );
 
-    // A stranger on top, with notes of its own or without.
+    // A stranger's versions above the head, signed by the stranger or by no key.
     for signers in [&["stranger"][..], &[]] {
         let mut stranger = store.clone().add(&[(Some(5), &[10])]).add(&[(None, &[1])]);
         if !signers.is_empty() {
@@ -132,7 +133,7 @@ fn the_head_is_the_highest_signed_version() {
                 "version 7 exists, but none of the trusted keys has signed it"
             );
         }
-        // Also if it is not a document, or of another version.
+        // They do not matter either if they are not documents, or have another version's number.
         stranger.put(commit(7), b"{}".to_vec());
         stranger.put(commit(6), stranger.objects[&commit(5).to_string()].clone());
         assert_eq!(
@@ -166,7 +167,7 @@ fn trust_that_does_not_fit_is_no_rollback() {
                 .map(|unsigned| (unsigned.version, unsigned.signed_by, unsigned.quorum)),
         )
     };
-    // Of those that wait for another signature, the newest is named.
+    // The error names the newest version that waits for another signature.
     let both = trust(&["a", "b"], 2);
     let by_a = Some((5, 1, 2));
     assert_eq!(
@@ -189,7 +190,7 @@ fn trust_that_does_not_fit_is_no_rollback() {
         unsigned(store.planned(None, None, &trust(&["b"], 1), store.seen(5))),
         ("R-CHN-14", Some((5, 0, 1)))
     );
-    // A rollback, and no version at all, have nothing to do with signatures.
+    // A rollback and an empty chain have nothing to do with signatures.
     let a = trust(&["a"], 1);
     assert_eq!(
         unsigned(Store::signed(4).planned(None, store.held(5), &a, None)),
@@ -214,7 +215,7 @@ fn a_signed_version_vouches_for_those_below() {
         Err(("R-SIG-01", Some(4)))
     );
     assert_eq!(short(&store.planned(Some(2), None, &a, None)), Ok(2));
-    // A stranger's commit between two honest ones.
+    // A stranger's commit is between two honest ones.
     let mut between = store.clone();
     between.change_commit(3, |commit| {
         commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]);
@@ -227,7 +228,7 @@ fn a_signed_version_vouches_for_those_below() {
         short(&between.planned(None, None, &a, None)),
         Err(("R-CHN-04", Some(4)))
     );
-    // One that is signed and no document is a fault of the chain.
+    // A signed commit that is not a valid document is a fault of the chain.
     let mut broken = Store::signed(2);
     broken.put(commit(1), b"{}".to_vec());
     let broken = broken.sign(1, &["a"]);
@@ -239,14 +240,14 @@ fn a_signed_version_vouches_for_those_below() {
         short(&broken.planned(Some(1), None, &a, None)),
         Err(("R-DOC-01", Some(1)))
     );
-    // A note without its commit, as a publisher leaves it that has stopped.
+    // An interrupted publisher leaves a note without its commit.
     let mut stopped = Store::signed(6);
     stopped.remove(commit(5));
     assert_eq!(
         short(&stopped.planned(None, store.held(4), &a, None)),
         Ok(4)
     );
-    // A commit that is too long is not signed.
+    // A commit that is too long does not count as signed.
     let short_limit = Limits {
         document_bytes: 600,
         ..Limits::default()
@@ -280,14 +281,14 @@ fn there_has_to_be_a_signed_version() {
         short(&unsigned.planned(None, unsigned.held(3), &a, None)),
         Err(("R-CHN-14", Some(3)))
     );
-    // What is held need not be signed.
+    // The held version need not be signed.
     let later = unsigned.add(&[(Some(3), &[10])]).sign(4, &["a"]);
     let held = later.held(3);
     assert_eq!(
         path(later.planned(None, held, &a, None).as_ref().unwrap()),
         (Some(3), vec![4])
     );
-    // Other keys.
+    // Only other keys are trusted.
     assert_eq!(
         short(&later.planned(None, held, &trust(&["b", "c"], 1), None)),
         Err(("R-CHN-14", Some(3)))
@@ -330,7 +331,7 @@ fn a_signed_head_does_not_go_back() {
     let store = Store::signed(7);
     let mut back = store.clone();
     back.remove(commit(6));
-    // Held or seen.
+    // The removed head is held, or was seen.
     assert_eq!(
         short(&back.planned(None, store.held(6), &a, None)),
         Err(("R-CHN-14", Some(6)))
@@ -343,7 +344,7 @@ fn a_signed_head_does_not_go_back() {
         short(&back.planned(None, None, &a, store.seen(6))),
         Err(("R-CHN-14", Some(6)))
     );
-    // It is there, and the notes on it are gone.
+    // The commit exists, but its notes have been removed.
     let hidden = store.clone().unsign(6);
     assert_eq!(
         short(&hidden.planned(None, store.held(6), &a, None)),
@@ -354,7 +355,7 @@ fn a_signed_head_does_not_go_back() {
         Err(("R-CHN-14", Some(6)))
     );
     assert_eq!(short(&store.planned(None, None, &a, store.seen(6))), Ok(6));
-    // What is held is newer.
+    // The held version is at least as new as the seen one, which is not compared.
     assert_eq!(
         short(&store.planned(None, store.held(6), &a, Some((5, Digest([7; 32]))))),
         Ok(6)
@@ -377,7 +378,8 @@ fn a_fork_is_refused_by_who_has_seen_the_head() {
         .sign(6, &["a"])
         .add(&[(Some(6), &[10])])
         .sign(7, &["a"]);
-    let (seen, held) = (store.seen(5), store.held(4));
+    let seen = store.seen(5);
+    let held = store.held(4);
     for held in [None, held] {
         assert_eq!(
             short(&fork.planned(None, held, &a, seen)),
@@ -388,7 +390,7 @@ fn a_fork_is_refused_by_who_has_seen_the_head() {
             Err(("R-CHN-05", Some(6)))
         );
         assert_eq!(short(&fork.planned(None, held, &a, None)), Ok(7));
-        // By its number, too, with the commits up to the one seen.
+        // Requests for a version are refused, too: the commits up to the seen one are checked.
         assert_eq!(
             short(&fork.planned(Some(7), held, &a, seen)),
             Err(("R-CHN-05", Some(5)))
@@ -401,7 +403,7 @@ fn a_fork_is_refused_by_who_has_seen_the_head() {
         assert_eq!(path(plan.as_ref().unwrap()).0, None);
         assert_eq!(of_plan(plan).seen, seen);
     }
-    // The commits since are checked.
+    // The commits after the seen one are checked.
     let mut gap = store.clone();
     gap.remove(commit(5));
     assert_eq!(
@@ -418,7 +420,7 @@ fn a_fork_is_refused_by_who_has_seen_the_head() {
         short(&snapshot.planned(None, None, &a, store.seen(4))),
         Err(("R-CHN-03", Some(5)))
     );
-    // No path begins at what was only seen.
+    // No path begins at a version that was only seen.
     assert_eq!(
         path(
             store
@@ -482,12 +484,12 @@ fn to_accept_a_commit_does_not_set_trust_aside() {
     back.remove(commit(4));
     let outcome = plan(&back, None, store.held(4), store.seen(4), 3);
     assert_eq!(short(&outcome), Ok(3));
-    // It takes the place of what was seen, also if it is lower.
+    // The accepted commit replaces the seen one, even if it is older.
     assert_eq!(of_plan(outcome).seen, store.seen(3));
     assert_eq!(short(&plan(&back, None, None, store.seen(4), 3)), Ok(3));
     let by_number = plan(&back, Some(3), None, store.seen(4), 3);
     assert_eq!(of_plan(by_number).seen, store.seen(3));
-    // Another one is not accepted.
+    // Another commit is not accepted.
     assert_eq!(
         short(&plan(&back, None, store.held(4), None, 2)),
         Err(("R-CHN-14", Some(4)))
@@ -496,7 +498,7 @@ fn to_accept_a_commit_does_not_set_trust_aside() {
         short(&plan(&back, None, None, store.seen(4), 2)),
         Err(("R-CHN-14", Some(4)))
     );
-    // Not signed, or signed below.
+    // The accepted commit is not signed, with and without signed versions below it.
     let below = back.clone().unsign(3);
     assert_eq!(
         short(&plan(&below, None, store.held(4), None, 3)),
@@ -519,7 +521,7 @@ fn to_accept_a_commit_does_not_set_trust_aside() {
         short(&plan(&none, None, None, None, 3)),
         Err(("R-SIG-01", None))
     );
-    // The commit held has no effect.
+    // Accepting the held commit has no effect.
     assert_eq!(
         short(&plan(&back, None, store.held(3), store.seen(4), 3)),
         Err(("R-CHN-14", Some(4)))
@@ -530,7 +532,8 @@ fn to_accept_a_commit_does_not_set_trust_aside() {
 fn a_note_that_does_not_count_is_as_if_it_were_not_there() {
     let a = trust(&["a"], 1);
     let store = Store::signed(4).unsign(3);
-    let (chain, digest) = (store.digest(ObjectName::Chain), store.digest(commit(3)));
+    let chain = store.digest(ObjectName::Chain);
+    let digest = store.digest(commit(3));
     let signer = [key("a")];
     let put = |name: ObjectName, bytes: &[u8]| {
         let mut store = store.clone();
@@ -544,7 +547,7 @@ fn a_note_that_does_not_count_is_as_if_it_were_not_there() {
     };
     let (name, good) = Note::make(chain, 3, digest, &signer).unwrap();
     assert_eq!(put(name, &good), Ok(3));
-    // Of another chain, version, commit.
+    // Notes for another chain, version or commit.
     for (chain, version, commit) in [
         (Digest([7; 32]), 3, digest),
         (chain, 2, digest),
@@ -554,7 +557,8 @@ fn a_note_that_does_not_count_is_as_if_it_were_not_there() {
         assert_eq!(put(named(&note), &note), Ok(2));
         assert_eq!(put(own, &note), Ok(2));
     }
-    // Cut, doubled, under another name, of somebody else, occupied.
+    // Notes that are cut, doubled, empty or too long, under the name from their digest and under
+    // the name of the good note.
     let doubled = [good.as_slice(), &good].concat();
     for bytes in [
         &good[..good.len() - 1],
@@ -614,12 +618,13 @@ fn of_many_notes_the_first_64_are_looked_at() {
         short(&store.planned(None, None, &a, None))
     };
     assert_eq!((rubbish(0xff, false), rubbish(0, false)), (Ok(3), Ok(2)));
-    // Nothing hides an own note.
+    // Other notes cannot hide a key's own note.
     assert_eq!((rubbish(0xff, true), rubbish(0, true)), (Ok(3), Ok(3)));
     // Notes on other commits of the version do not count.
     let mut others = store.clone();
     for number in 0..200 {
-        let (commit, note) = (Digest([number; 32]), Digest([0; 32]));
+        let commit = Digest([number; 32]);
+        let note = Digest([0; 32]);
         others.put(
             ObjectName::Signature {
                 version: 3,
@@ -642,7 +647,8 @@ fn what_is_above_the_head_costs_few_rounds() {
             .sign(version, &["stranger"]);
     }
     let mut planner = planner(None, None).trust(a.clone(), None);
-    let (mut rounds, mut fetched) = (0, 0);
+    let mut rounds = 0;
+    let mut fetched = 0;
     let fetch = |names: &[ObjectName], _| {
         rounds += 1;
         fetched += names.len();
@@ -662,9 +668,10 @@ fn what_is_above_the_head_costs_few_rounds() {
         (2, 199)
     );
     assert!(rounds < 15 && fetched < 650, "{rounds} {fetched}");
-    // Who cannot list asks for own notes only.
+    // Without lists, the planner asks only for own notes.
     let mut planner = self::planner(None, None).trust(a.clone(), None);
-    let (mut rounds, mut fetched) = (0, 0);
+    let mut rounds = 0;
+    let mut fetched = 0;
     let fetch = |names: &[ObjectName], _| {
         rounds += 1;
         fetched += names.len();
@@ -680,8 +687,8 @@ fn what_is_above_the_head_costs_few_rounds() {
     assert_eq!(planner.plan_with(list, fetch).unwrap().version, 2);
     assert!(rounds < 15 && fetched < 450, "{rounds} {fetched}");
 
-    // Where there is nothing above, the chain, the commit and the own note are all, and no notes
-    // are listed.
+    // If nothing is above the head, the planner reads only the chain document, the commit and the
+    // own note, and lists no notes.
     let store = Store::signed(3);
     let mut planner = self::planner(None, store.held(2)).trust(a, None);
     assert_eq!(
@@ -749,13 +756,15 @@ fn keys_are_trusted_for_their_chains() {
         chains: [chain].into(),
         ..key(name).public().clone().into()
     };
-    let (here, other) = (store.digest(ObjectName::Chain), Digest([7; 32]));
+    let here = store.digest(ObjectName::Chain);
+    let other = Digest([7; 32]);
     let trusted = |keys: Vec<TrustedKey>, quorum| Trust::new(keys, quorum).unwrap();
     assert_eq!(
         short(&store.planned(None, None, &trusted(vec![only("a", here)], 1), None)),
         Ok(2)
     );
-    // Before anything else of the chain, whatever is held, and whatever the caller accepts.
+    // This refusal comes before all others, whatever version is held and whatever the caller
+    // accepts.
     let of_other = trusted(vec![only("a", other)], 1);
     let held_of_other = store.held(1).map(|held| VersionId {
         chain: other,
@@ -773,7 +782,7 @@ fn keys_are_trusted_for_their_chains() {
             }
         }
     }
-    // As if such a key were not there; the quorum counts the others.
+    // A key for another chain counts as missing; the quorum counts the others.
     let both = |quorum| {
         trusted(
             vec![only("a", other), key("b").public().clone().into()],

@@ -1,5 +1,5 @@
-//! `doctor`: tries whether a place can do what chains and followers need. The program fails if
-//! something needed is missing.
+//! `doctor`: tests whether a store or a directory supports what chains and followers need. The
+//! program fails if something required is missing.
 
 use deltachain::Result;
 use deltachain_store::{Finding, doctor};

@@ -15,7 +15,7 @@ use deltachain_store::{
     Directory, FollowEvent, FollowOptions, FollowStatus, Follower, Health, HeldVersion, MaxLag,
     Observer, Phase, Records, ServersRecord, SwitchReport, Time,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{
@@ -32,13 +32,13 @@ use crate::output::{Output, printable};
 use crate::process;
 use crate::watcher::Watcher;
 
-/// Pause between two looks at servers that the command waits for.
+/// Interval at which servers are checked while this waits for them.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
     service::stays_alive().map_err(|error| Error::io("starting threads", error))?;
-    // Nothing is begun if the port cannot be had.
+    // The port is opened first, so that nothing starts if it is not available.
     let port = open_port(args)?;
     let has_tensors = !args.directory.no_tensors && needs_tensors(args, &watcher)?;
     let mut follower = open(&args.chain, &args.directory, has_tensors)?;
@@ -59,7 +59,8 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     if args.once { Err(error) } else { Ok(()) }
 }
 
-/// Whether servers read the directory. If none answers, as it was before.
+/// True if the directory needs tensors, because servers read it or there are no servers. If no
+/// server answers, uses the record of the last run.
 fn needs_tensors(args: &FollowArgs, watcher: &Watcher) -> Result<bool> {
     let Some(kind) = args.engine.engine else {
         return Ok(true);
@@ -75,8 +76,8 @@ fn needs_tensors(args: &FollowArgs, watcher: &Watcher) -> Result<bool> {
     Ok(!downloads)
 }
 
-/// The record of the servers of this engine. A record that cannot be read is as none: then each
-/// server is updated once more.
+/// Reads the record of the servers of this engine. An unreadable record counts as none, so that
+/// each server is updated once more.
 fn servers_before(records: &Records, kind: EngineKind) -> ServersRecord {
     let engine = kind
         .to_possible_value()
@@ -92,7 +93,59 @@ fn servers_before(records: &Records, kind: EngineKind) -> ServersRecord {
     })
 }
 
-/// The page `/healthz`, which says the same as `status`.
+/// Returns the runner of the command of --exec, if there is one.
+fn new_commander(args: &FollowArgs, watcher: &Watcher, records: &Records) -> Option<Commander> {
+    let options = CommandOptions {
+        command: args.exec.command.clone()?,
+        timeout: args.exec.exec_timeout,
+        pause: args.poll.0,
+        to_stderr: watcher.takes_json(),
+    };
+    Some(Commander::new(options, records))
+}
+
+/// Starts a thread for each server of --engine. Without an engine, removes the record of the
+/// servers.
+fn start_fleet(
+    args: &FollowArgs,
+    records: &Records,
+    has_tensors: bool,
+) -> Result<Option<Arc<Fleet>>> {
+    let Some(kind) = args.engine.engine else {
+        records.write_servers(None)?;
+        return Ok(None);
+    };
+    let (poll, _) = args.poll;
+    let engine = args
+        .engine
+        .engine(kind, records.directory(), has_tensors, poll)?;
+    let before = ServersRecord {
+        download: !has_tensors,
+        ..servers_before(records, kind)
+    };
+    let servers = args.engine.servers()?;
+    let fleet = Fleet::start(engine, servers, records.clone(), before, poll)?;
+    Ok(Some(Arc::new(fleet)))
+}
+
+/// Returns the last recorded status, updated for the start of this process.
+fn new_status(records: &Records, commander: Option<&Commander>) -> FollowStatus {
+    // An unreadable status is replaced.
+    let mut status = records.status().ok().flatten().unwrap_or_default();
+    status.begins();
+    status.command = commander.map(|commander| commander.status(None, false));
+    status
+}
+
+/// Serves the pages, and prints their addresses.
+fn serve(port: Port, pages: Vec<Page>, watcher: &Watcher) -> Result<HttpServer> {
+    for page in &pages {
+        watcher.remark(&format!("serving http://{}{}", port.address, page.path));
+    }
+    port.serve(pages)
+}
+
+/// Returns the page `/healthz`, which reports the same problems as `status`.
 fn health_page(records: &Records, max_lag: MaxLag) -> Page {
     let directory = records.directory().to_owned();
     let show = move || match Health::of(&directory, Some(max_lag)) {
@@ -105,7 +158,7 @@ fn health_page(records: &Records, max_lag: MaxLag) -> Page {
     }
 }
 
-/// The address of --listen.
+/// Opens the port of --listen, if it is given.
 fn open_port(args: &FollowArgs) -> Result<Option<Port>> {
     let (_, longest) = args.poll;
     if args.listen.is_some()
@@ -132,14 +185,14 @@ struct Operation<'a> {
     fleet: Option<Arc<Fleet>>,
     readiness: Option<Arc<Readiness>>,
     metrics: Metrics,
-    /// Show metrics and readiness, as long as this process follows.
+    /// The server of --listen, which answers until it is dropped.
     _http: Option<HttpServer>,
-    /// Which servers are ready for requests, as was said last.
+    /// True for each server that was last reported as ready for requests.
     ready: Vec<bool>,
     is_ready: bool,
-    /// Why the last record could not be written.
+    /// The reason why the last record could not be written, if it could not.
     unwritten: Option<String>,
-    /// Held as long as this process follows.
+    /// The lock that shows that this process follows.
     lock: Option<File>,
 }
 
@@ -151,42 +204,9 @@ impl<'a> Operation<'a> {
         port: Option<Port>,
     ) -> Result<Self> {
         let records = Records::in_directory(&args.directory.directory);
-        let wanted = args.exec.command.as_ref().map(|command| CommandOptions {
-            command: command.clone(),
-            timeout: args.exec.exec_timeout,
-            pause: args.poll.0,
-            to_stderr: watcher.takes_json(),
-        });
-        let commander = wanted.map(|wanted| Commander::new(wanted, &records));
-        let (poll, _) = args.poll;
-        let fleet = match args.engine.engine {
-            Some(kind) => {
-                let engine = args
-                    .engine
-                    .engine(kind, records.directory(), has_tensors, poll)?;
-                let before = ServersRecord {
-                    download: !has_tensors,
-                    ..servers_before(&records, kind)
-                };
-                Some(Arc::new(Fleet::start(
-                    engine,
-                    args.engine.servers()?,
-                    records.clone(),
-                    before,
-                    poll,
-                )?))
-            }
-            None => {
-                records.write_servers(None)?;
-                None
-            }
-        };
-        // A status that cannot be read is written anew.
-        let mut status = records.status().ok().flatten().unwrap_or_default();
-        status.begins();
-        status.command = commander
-            .as_ref()
-            .map(|commander| commander.status(None, false));
+        let commander = new_commander(args, watcher, &records);
+        let fleet = start_fleet(args, &records, has_tensors)?;
+        let status = new_status(&records, commander.as_ref());
         let readiness = fleet.as_ref().map(|fleet| {
             Arc::new(Readiness::new(
                 Arc::clone(fleet),
@@ -195,17 +215,9 @@ impl<'a> Operation<'a> {
             ))
         });
         let metrics = Metrics::default();
-        let pages: Vec<_> = [metrics.page(), health_page(&records, args.max_lag)]
-            .into_iter()
-            .chain(readiness.as_ref().map(Readiness::page))
-            .collect();
-        for (port, page) in port
-            .iter()
-            .flat_map(|port| pages.iter().map(move |page| (port, page)))
-        {
-            watcher.remark(&format!("serving http://{}{}", port.address, page.path));
-        }
-        let http = port.map(|port| port.serve(pages)).transpose()?;
+        let mut pages = vec![metrics.page(), health_page(&records, args.max_lag)];
+        pages.extend(readiness.as_ref().map(Readiness::page));
+        let http = port.map(|port| serve(port, pages, watcher)).transpose()?;
         Ok(Self {
             args,
             has_tensors,
@@ -224,7 +236,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Does what an event asks for.
+    /// Handles an event.
     fn happened(
         &mut self,
         follower: &Follower<Directory>,
@@ -286,7 +298,7 @@ impl<'a> Operation<'a> {
         self.metrics.switched(switched);
         self.metrics.command_is_new();
         service::says(&format!("at version {}", switched.version));
-        // SPEC section 24.5.
+        // SPEC section 24.5 defines this metadata.
         let is_whole =
             switched.from.is_some() && !switched.metadata.contains_key("deltachain.in-place");
         let whole = (is_whole && !self.has_tensors && self.fleet.is_some()).then(|| {
@@ -336,7 +348,7 @@ impl<'a> Operation<'a> {
         )
     }
 
-    /// A look found nothing new.
+    /// Handles a poll that found nothing new.
     fn newest(&mut self, held: Option<&HeldVersion>) -> Result<()> {
         let Some(held) = held else { return Ok(()) };
         self.found(held.version, &held.state.to_string(), held.version);
@@ -355,7 +367,7 @@ impl<'a> Operation<'a> {
         )
     }
 
-    /// A look has gone well, and `head` is the newest version.
+    /// Records a successful poll, in which `head` was the newest version.
     fn found(&mut self, held: u64, state: &str, head: u64) {
         self.status.found(held, state, head);
         self.write(Some(held));
@@ -369,7 +381,8 @@ impl<'a> Operation<'a> {
         self.write(held.map(|held| held.version));
     }
 
-    /// Following ends with this error. Of USAGE no event has told.
+    /// Records the error that ends following, if it is of class USAGE: such an error ends following
+    /// without an event, which would have recorded it.
     fn ends_with(&mut self, error: &Error) {
         if error.class() == ErrorClass::Usage {
             self.status.failed(error);
@@ -377,9 +390,9 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// After a look: for `status`, and for metrics.
+    /// Updates the records of `status`, the metrics and the readiness after a poll.
     fn write(&mut self, held: Option<u64>) {
-        // If the directory cannot be read here, `status` reads it once more.
+        // An error is dropped here: `status` reads the directory again, and shows it.
         let shown = Health::of(self.records.directory(), None).ok();
         self.status.unsigned = shown.and_then(|shown| shown.trust?.problem());
         self.metrics.looked(held, &self.status);
@@ -399,14 +412,14 @@ impl<'a> Operation<'a> {
     }
 
     fn complain(&mut self, unwritten: Option<String>) {
-        // Once is enough. The model is what counts.
+        // Each reason is shown once. Following continues without the record.
         if unwritten != self.unwritten {
             unwritten.iter().for_each(|text| self.watcher.remark(text));
             self.unwritten = unwritten;
         }
     }
 
-    /// Runs the command for the version held, if it is time.
+    /// Runs the command for the held version, if it is due.
     fn run_command(&mut self, held: &HeldVersion) -> Result<()> {
         let Some(commander) = self
             .commander
@@ -421,12 +434,12 @@ impl<'a> Operation<'a> {
             return Ok(());
         };
         let began = Instant::now();
-        // An interruption is seen by the command itself.
+        // `run` checks for interrupts itself.
         let result = commander.run(held, &interrupt::happened);
         self.status.command = Some(commander.status(Some(held), false));
         let pause = commander.pause().unwrap_or_default();
         if result == CommandResult::Succeeded {
-            // It has succeeded all the same.
+            // The command has succeeded even if that cannot be recorded.
             commander
                 .record()
                 .unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
@@ -453,7 +466,7 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
-    /// Tells the servers which version is wanted, and what happened to them.
+    /// Sets the version that the servers are updated to, and reports what happened to them.
     fn bring_servers(&mut self, held: &HeldVersion) -> Result<()> {
         let Some(fleet) = &self.fleet else {
             return Ok(());
@@ -467,7 +480,8 @@ impl<'a> Operation<'a> {
                 &held.directory,
             )?);
         }
-        // The next version but one takes the place of files that a server still reads.
+        // A server may still read the files of an older version, which the next version but one
+        // replaces.
         while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried() {
             self.watcher.advance(Phase::Wait, 0)?;
             thread::sleep(PATIENCE);
@@ -484,26 +498,19 @@ impl<'a> Operation<'a> {
         news.iter().try_for_each(|news| self.tell_of_server(news))
     }
 
+    /// Reports the end of an attempt to update a server: to people as a remark, unless it has
+    /// succeeded.
     fn tell_of_server(&self, news: &News) -> Result<()> {
         let News {
             server,
             version,
-            took,
             result,
+            ..
         } = news;
         let time = Time::now();
-        let mut json = json!({
-            "event": "server",
-            "time": time.to_string(),
-            "server": server,
-            "version": version,
-            "seconds": took.as_secs_f64(),
-        });
         let text = match result {
             AttemptResult::Has(paused) => {
                 self.metrics.server_has(server, *version, *paused);
-                json["result"] = "updated".into();
-                json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
                 let stood = paused
                     .map(|time| format!(", paused for {:.2} s", time.as_secs_f64()))
                     .unwrap_or_default();
@@ -513,16 +520,10 @@ impl<'a> Operation<'a> {
                 )
             }
             AttemptResult::Unchecked(why) => {
-                if !self.watcher.takes_json() {
-                    self.watcher.remark(&format!(
-                        "version {version} goes to {} unchecked: {why}",
-                        printable(server)
-                    ));
-                    return Ok(());
-                }
-                json["result"] = "unchecked".into();
-                json["message"] = why.as_str().into();
-                String::new()
+                format!(
+                    "version {version} is sent to {} unchecked: {why}",
+                    printable(server)
+                )
             }
             AttemptResult::Failed {
                 text,
@@ -531,41 +532,34 @@ impl<'a> Operation<'a> {
                 pause,
             } => {
                 self.metrics.server_failed(server);
-                if !self.watcher.takes_json() {
-                    let paused = if *stays_paused {
-                        "; it stays paused"
-                    } else {
-                        ""
-                    };
-                    let retrying = || format!("; retrying in {:.1} s", pause.as_secs_f64());
-                    let again = if *is_waited_for {
-                        "; waits for the server".to_owned()
-                    } else {
-                        retrying()
-                    };
-                    self.watcher.remark(&format!(
-                        "not updated to version {version}: {text}{paused}{again}"
-                    ));
-                    return Ok(());
-                }
-                json["result"] = "failed".into();
-                json["message"] = text.as_str().into();
-                json["stays_paused"] = (*stays_paused).into();
-                json["again_seconds"] = pause.as_secs_f64().into();
-                String::new()
+                let paused = if *stays_paused {
+                    "; it stays paused"
+                } else {
+                    ""
+                };
+                let again = if *is_waited_for {
+                    "; waits for the server".to_owned()
+                } else {
+                    format!("; retrying in {:.1} s", pause.as_secs_f64())
+                };
+                format!("not updated to version {version}: {text}{paused}{again}")
             }
         };
-        self.watcher.event(|| text, || json)
+        if self.watcher.takes_json() || matches!(result, AttemptResult::Has(_)) {
+            return self.watcher.event(|| text, || news_as_json(news, time));
+        }
+        self.watcher.remark(&text);
+        Ok(())
     }
 
-    /// Waits for servers that are being changed, and says what became of them.
+    /// Waits for servers that are being updated, and reports the results.
     fn servers_end(&mut self) -> Result<()> {
         self.readiness.iter().for_each(|readiness| readiness.ends());
         self.fleet.iter().for_each(|fleet| fleet.stop());
         self.tell_of_servers()
     }
 
-    /// Says which servers are ready for requests, if that has changed.
+    /// Reports which servers are ready for requests, if that has changed.
     fn tell_of_readiness(&mut self) -> Result<()> {
         let Some(readiness) = &self.readiness else {
             return Ok(());
@@ -580,19 +574,13 @@ impl<'a> Operation<'a> {
         let mut json = readiness::as_json(&servers);
         json["event"] = "readiness".into();
         json["time"] = Time::now().to_string().into();
-        let line = |ServerReadiness { server, unready }: &ServerReadiness| match unready {
-            None => format!("server {} is ready", printable(&server.url)),
-            Some(reason) => format!(
-                "server {} is not ready: {}",
-                printable(&server.url),
-                printable(reason)
-            ),
-        };
-        let text = servers.iter().map(line).collect::<Vec<_>>().join("\n");
+        let lines: Vec<_> = servers.iter().map(readiness_as_text).collect();
+        let text = lines.join("\n");
         self.watcher.event(|| text, || json)
     }
 
-    /// After the one look.
+    /// Ends `follow --once` after its poll, with an error if the command or the servers have
+    /// failed.
     fn once(&self, held: &HeldVersion) -> Result<ControlFlow<()>> {
         if let Some(commander) = self
             .commander
@@ -616,11 +604,54 @@ impl<'a> Operation<'a> {
     }
 }
 
+fn news_as_json(news: &News, time: Time) -> Value {
+    let mut json = json!({
+        "event": "server",
+        "time": time.to_string(),
+        "server": news.server,
+        "version": news.version,
+        "seconds": news.took.as_secs_f64(),
+    });
+    match &news.result {
+        AttemptResult::Has(paused) => {
+            json["result"] = "updated".into();
+            json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
+        }
+        AttemptResult::Unchecked(why) => {
+            json["result"] = "unchecked".into();
+            json["message"] = why.as_str().into();
+        }
+        AttemptResult::Failed {
+            text,
+            stays_paused,
+            pause,
+            ..
+        } => {
+            json["result"] = "failed".into();
+            json["message"] = text.as_str().into();
+            json["stays_paused"] = (*stays_paused).into();
+            json["again_seconds"] = pause.as_secs_f64().into();
+        }
+    }
+    json
+}
+
+fn readiness_as_text(ServerReadiness { server, unready }: &ServerReadiness) -> String {
+    match unready {
+        None => format!("server {} is ready", printable(&server.url)),
+        Some(reason) => format!(
+            "server {} is not ready: {}",
+            printable(&server.url),
+            printable(reason)
+        ),
+    }
+}
+
 fn describe_with_lag(directory: &Path, switched: &SwitchReport) -> String {
     let lag = switched.lag.unwrap_or_default();
     let behind = match (lag.versions, lag.seconds) {
         (0, Some(seconds)) => {
-            format!("none: it is the newest, taken {seconds:.1} s after its commit")
+            format!("none: it is the newest, built {seconds:.1} s after its commit")
         }
         (0, None) => "none: it is the newest".to_owned(),
         (versions, _) => format!("{versions} behind the newest"),

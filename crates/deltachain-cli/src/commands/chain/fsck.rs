@@ -1,4 +1,4 @@
-//! `fsck`: checks a chain, or reads all of a follower's directory. The program fails if there is a
+//! `fsck`: checks a chain, or all files of a follower's directory. The program fails if there is a
 //! problem.
 
 use std::path::Path;
@@ -22,12 +22,13 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     let store = args.chain.open()?;
     if let Some(directory) = followed_directory(&store) {
         if args.deep {
-            let text = "--deep is for chains; of this directory all files are read anyway";
+            let text = "--deep is for chains; of the directory of a follower, all files are read \
+                        anyway: leave it out";
             return Err(Error::usage(text).in_file(directory));
         }
         if !args.trust.trust.is_empty() {
-            let text =
-                "--trust is for chains; `status` says who signed the version of this directory";
+            let text = "--trust is for chains; of the directory of a follower, `status` says who \
+                        signed its version";
             return Err(Error::usage(text).in_file(directory));
         }
         let found = watched(output, |watcher| check_directory(&directory, watcher))?;
@@ -54,13 +55,13 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     Ok(failure::code(found.problems.is_empty()))
 }
 
-/// A hint where the problems are explained.
+/// Returns a hint with the command that explains the problems.
 pub(crate) fn explained(problems: &[Error]) -> Option<String> {
     more(problems.iter().filter_map(Error::rule))
         .map(|command| format!("note: for more: {command}"))
 }
 
-/// Which version is the newest that is signed.
+/// Describes the newest signed version.
 fn signed(report: &FsckReport, trust: Option<&Trust>) -> Option<String> {
     let counts = |version: &&SignedVersion| trust.is_none() || version.signers.signed == Some(true);
     let newest = report.signatures.iter().rfind(counts);

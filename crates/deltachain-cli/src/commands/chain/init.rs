@@ -10,7 +10,9 @@ use crate::output::{Output, printable};
 pub(crate) fn run(args: &ChainArgs, output: Output) -> Result<()> {
     let store = args.create()?;
     let begun = deltachain_store::init(&store)?;
-    let begun = begun.ok_or_else(|| Error::usage("there is a chain already").in_file(&args.url))?;
+    let begun = begun.ok_or_else(|| {
+        Error::usage("the chain exists already; `init` changes nothing").in_file(&args.url)
+    })?;
     let chain = Digest::of_bytes(&begun.to_bytes()?).to_string();
     output.summary(
         || {

@@ -13,10 +13,10 @@ use crate::numbers::grouped;
 use crate::output::{Output, printable};
 use crate::table::layout;
 
-/// Digits of a digest that tell versions apart for people.
+/// Number of digits of a digest that are shown to people.
 const SHOWN_DIGITS: usize = 12;
 
-/// Characters of notes that are shown.
+/// Maximum number of characters of notes that are shown.
 const SHOWN_CHARACTERS: usize = 80;
 
 pub(crate) fn run(args: &LogArgs, output: Output) -> Result<()> {
@@ -56,9 +56,9 @@ fn as_text(entries: &[LogEntry], trust: Option<&Trust>) -> String {
     layout(&columns, &rows)
 }
 
-/// Metadata on a line, not more than fits there. `show` has all of it.
+/// Formats metadata as one line, and cuts it if it is too long. `show` prints all of it.
 pub(crate) fn notes(metadata: &BTreeMap<String, String>) -> String {
-    // The others are for programs.
+    // Keys that begin with `deltachain.` are for programs.
     let notes = metadata
         .iter()
         .filter(|(key, _)| !key.starts_with("deltachain."));
@@ -88,12 +88,13 @@ fn routes(entry: &LogEntry) -> String {
     }
 }
 
-/// The origin of a route: a snapshot, or an older version.
+/// Describes the origin of a route: a snapshot, or an older version.
 pub(crate) fn origin(from: Option<u64>) -> String {
     from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"))
 }
 
-/// The properties of a route that are shown after its length. Snapshots are direct anyway.
+/// Describes the properties of a route, for the text after its length. All snapshots are direct, so
+/// that is not shown for them.
 pub(crate) fn kind(from: Option<u64>, is_direct: bool, is_in_place: bool) -> &'static str {
     match (is_direct && from.is_some(), is_in_place) {
         (true, true) => ", direct, in place",

@@ -1,4 +1,4 @@
-//! `mirror`: copies a chain, or what is new of it, to another store, once or again and again.
+//! `mirror`: copies a chain, or what is new in it, to another store, once or repeatedly.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::operation::service;
 use crate::output::{Output, printable, report_on};
 use crate::watcher::Watcher;
 
-/// Interval at which a waiting thread checks whether to go on waiting.
+/// Interval at which a waiting thread checks for interrupts.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The longest pause after failures, unless --poll is longer.
+/// Maximum pause after failures, unless --poll is longer.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
 pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<u8> {
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<u8> {
     let to = StoreArgs {
         settings: args.to.clone(),
     };
-    // Its directory is made when the chain has been found.
+    // The directory of the copy is created once the chain has been found.
     let destination = Store::open_awaited(&args.destination, to.options()?)?;
     let mut mirror = Mirror::new(source, &destination, options);
     let url = destination.to_string();
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<u8> {
     Ok(failure::code(report.problems.is_empty()))
 }
 
-/// Copies until it is interrupted.
+/// Copies in rounds until interrupted.
 fn serve(
     args: &MirrorArgs,
     mirror: &mut Mirror,
@@ -75,7 +75,7 @@ fn serve(
                 service::has_copied();
                 service::says(&as_line(url, &report));
             }
-            // An interrupt is its normal end.
+            // An interrupt is the normal end of copying.
             Err(_) if interrupt::happened() => break,
             Err(error) if error.class() == ErrorClass::Usage => {
                 status.failed(&error);
@@ -116,7 +116,7 @@ fn listen(
     port.serve(pages).map(Some)
 }
 
-/// Says what a round has copied and found.
+/// Reports what a round has copied, and the problems that it has found.
 fn tell(status: &MirrorStatus, watcher: &Watcher, url: &str, report: &MirrorReport) -> Result<()> {
     for problem in status.copied(report) {
         watcher.remark(&problem);
@@ -127,7 +127,7 @@ fn tell(status: &MirrorStatus, watcher: &Watcher, url: &str, report: &MirrorRepo
     watcher.event(|| as_line(url, report), || report_on(("url", url), report))
 }
 
-/// Waits. False if it was interrupted.
+/// Waits for this time. Returns false if interrupted.
 fn wait(pause: Duration) -> bool {
     let began = Instant::now();
     while began.elapsed() < pause {

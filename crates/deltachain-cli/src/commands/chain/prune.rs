@@ -1,4 +1,4 @@
-//! `prune`: removes what only old versions need.
+//! `prune`: removes old versions, and the files that only they need.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU64;
@@ -93,7 +93,7 @@ fn as_text(url: &str, pruned: &PruneReport) -> String {
     text
 }
 
-/// Ascending numbers as a text such as `0-4, 7`.
+/// Formats ascending numbers as ranges, such as `0-4, 7`.
 fn ranges(numbers: &[u64]) -> String {
     let runs = numbers.chunk_by(|left, right| left.checked_add(1) == Some(*right));
     let texts = runs.map(|run| match run {
@@ -103,7 +103,7 @@ fn ranges(numbers: &[u64]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// The text about files that no document names.
+/// Describes files that no document names.
 pub(crate) fn unnamed(count: usize, bytes: u64) -> String {
     let files = counted(
         count,

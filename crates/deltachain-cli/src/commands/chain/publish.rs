@@ -63,24 +63,26 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// Reports on a version that was to be published.
+/// Prints the report of a publish.
 pub(crate) fn report(url: &str, published: &PublishReport, output: Output) {
-    let done = || {
-        let what = if published.is_new {
-            "is published"
-        } else {
-            "stays the newest"
-        };
-        format!("version {} of {} {what}", published.version, printable(url))
-    };
     output.summary_of_done(
-        done,
+        || describe_done(url, published),
         || describe(url, published),
         || report_on(("url", url), published),
     );
 }
 
-/// Waits until there is this file.
+/// Describes a version in one line, for when its report could not be written.
+fn describe_done(url: &str, published: &PublishReport) -> String {
+    let what = if published.is_new {
+        "is published"
+    } else {
+        "stays the newest"
+    };
+    format!("version {} of {} {what}", published.version, printable(url))
+}
+
+/// Waits until this file exists.
 fn wait_for(path: &Path, output: Output) -> Result<()> {
     let is_there = || {
         path.try_exists()
@@ -96,7 +98,7 @@ fn wait_for(path: &Path, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// The report on a version that was to be published, for people.
+/// Describes the result of a publish as text.
 pub fn describe(url: &str, published: &PublishReport) -> String {
     let PublishReport {
         version,
@@ -108,7 +110,7 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
     if !published.is_new {
         let why = match &published.skipped {
             Some(skipped) => printable(&skipped.to_string()),
-            None => "it is this state already".to_owned(),
+            None => "it already has this state".to_owned(),
         };
         return format!(
             "version {version} of {} stays the newest, and nothing was published: {why}",
@@ -151,7 +153,7 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
     lines.join("\n")
 }
 
-/// A new route, on a line of its own.
+/// Describes a new route on a line of its own.
 pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
     let kind = kind(route.from, route.is_direct, route.is_in_place);
     format!(

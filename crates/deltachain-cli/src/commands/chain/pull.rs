@@ -1,4 +1,4 @@
-//! `pull`: brings a directory to a version of a chain. Also what `follow` shares with it.
+//! `pull`: brings a directory to a version of a chain. Also functions that `follow` shares.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
     })
 }
 
-/// The follower of a directory, with the tensors that are selected or none.
+/// Opens the follower of a directory, with the selected tensors, or without tensors.
 pub(crate) fn open(
     chain: &ChainArgs,
     args: &DirectoryArgs,
@@ -86,7 +86,7 @@ pub(crate) fn open(
     Follower::in_directory(chain.open_with(&args.copy)?, &args.directory, options)
 }
 
-/// The trusted keys that signed the version in the directory; `None` if it takes every version.
+/// Returns the trusted keys that signed the version in the directory; `None` without --trust.
 pub(crate) fn signed_by(args: &DirectoryArgs) -> Result<Option<Vec<String>>> {
     if args.trust.trust.is_empty() {
         return Ok(None);
@@ -121,7 +121,7 @@ pub(crate) fn describe(directory: &Path, switched: &SwitchReport) -> String {
     )
 }
 
-/// The way to a version, in a few words.
+/// Describes the path to a version in a few words.
 fn path(routes: &[(Option<u64>, u64)]) -> String {
     let mut texts = Vec::new();
     let mut links = Vec::new();

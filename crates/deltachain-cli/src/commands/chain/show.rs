@@ -1,4 +1,4 @@
-//! `show`: everything about one version.
+//! `show`: prints everything about one version.
 
 use deltachain::Result;
 use deltachain::chain::Trust;

@@ -1,16 +1,16 @@
-//! The signers of a version, for people.
+//! Shows the signers of a version to people.
 
 use deltachain::chain::{Trust, VerifierKey};
 use deltachain_store::Signers;
 
 use crate::output::printable;
 
-/// Whether there is anything to say.
+/// True if there is something to show: a note with signatures, or the result of a check.
 pub(crate) fn has_any(signers: &Signers) -> bool {
     !signers.claimed.is_empty() || signers.signed.is_some()
 }
 
-/// The trusted keys that signed, or without trust all keys with a note.
+/// Describes the trusted keys that signed. Without trust, names all keys that claim to have signed.
 pub(crate) fn as_text(signers: &Signers, trust: Option<&Trust>) -> String {
     let list = |names: Vec<&str>| printable(&names.join(", "));
     match (&signers.signed_by, trust) {
@@ -40,7 +40,7 @@ pub(crate) fn as_text(signers: &Signers, trust: Option<&Trust>) -> String {
     }
 }
 
-/// Public keys as texts.
+/// Formats public keys.
 pub(crate) fn texts(keys: &[VerifierKey]) -> Vec<String> {
     keys.iter().map(VerifierKey::to_string).collect()
 }

@@ -1,4 +1,4 @@
-//! `status`: how a follower's directory is. The program fails if it is not healthy.
+//! `status`: shows the status of a follower's directory. The program fails if it is not healthy.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -22,6 +22,17 @@ pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<u8> {
 
 fn as_text(health: &Health) -> String {
     let mut lines = Vec::new();
+    add_version(health, &mut lines);
+    add_signatures(health, &mut lines);
+    add_lag(health, &mut lines);
+    add_last_poll(health, &mut lines);
+    add_operation(health, &mut lines);
+    add_verdict(health, &mut lines);
+    lines.join("\n")
+}
+
+/// Adds the version that the directory holds, with its digests, notes and files.
+fn add_version(health: &Health, lines: &mut Vec<String>) {
     if let Some(version) = health.version {
         let since = health
             .switched
@@ -64,6 +75,10 @@ fn as_text(health: &Health) -> String {
                 .map(|proof| format!("proof     {proof}, at the switch")),
         );
     }
+}
+
+/// Adds the keys that have signed the version, if the follower has a trust list.
+fn add_signatures(health: &Health, lines: &mut Vec<String>) {
     if let Some(status) = &health.trust {
         let names = status
             .signed_by
@@ -72,7 +87,7 @@ fn as_text(health: &Health) -> String {
             .collect::<Vec<_>>()
             .join(", ");
         let by = if names.is_empty() {
-            "not known".to_owned()
+            "no known key".to_owned()
         } else {
             printable(&names)
         };
@@ -87,6 +102,10 @@ fn as_text(health: &Health) -> String {
                 .map(|text| format!("unsigned  {text}")),
         );
     }
+}
+
+/// Adds the age of the version, and how far it is behind the newest.
+fn add_lag(health: &Health, lines: &mut Vec<String>) {
     if let (Some(stored), Some(age)) = (health.stored, health.age_seconds) {
         lines.push(format!("age       {}, published {stored}", short(age)));
     }
@@ -99,9 +118,13 @@ fn as_text(health: &Health) -> String {
             seen.unwrap_or_default()
         ));
     }
+}
+
+/// Adds the time of the last successful poll, and the last error.
+fn add_last_poll(health: &Health, lines: &mut Vec<String>) {
     if let Some(time) = health.last_success {
         lines.push(format!(
-            "looked    {time}, {} ago",
+            "polled    {time}, {} ago",
             short(time.age().as_secs_f64())
         ));
     }
@@ -119,6 +142,10 @@ fn as_text(health: &Health) -> String {
                 .map(|command| format!("          for more: {}", printable(&command))),
         );
     }
+}
+
+/// Adds the stores, the command, the servers, and the process of the follower.
+fn add_operation(health: &Health, lines: &mut Vec<String>) {
     if health.stores.iter().any(|store| store.copy) {
         lines.extend(health.stores.iter().map(store_as_text));
     }
@@ -134,6 +161,10 @@ fn as_text(health: &Health) -> String {
         || "follower  none".to_owned(),
         |pid| format!("follower  process {pid}"),
     ));
+}
+
+/// Adds a line if the directory is healthy, and its problems otherwise.
+fn add_verdict(health: &Health, lines: &mut Vec<String>) {
     if health.healthy {
         lines.push("healthy".to_owned());
     }
@@ -143,7 +174,6 @@ fn as_text(health: &Health) -> String {
             .iter()
             .map(|problem| format!("unhealthy: {}", printable(problem))),
     );
-    lines.join("\n")
 }
 
 fn store_as_text(store: &StoreRecord) -> String {
@@ -159,7 +189,7 @@ fn store_as_text(store: &StoreRecord) -> String {
         store.failures
     );
     if store.missing > 0 {
-        let _ = write!(text, ", {} files not there", store.missing);
+        let _ = write!(text, ", {} files missing", store.missing);
     }
     if let Some(Failure { time, message, .. }) = &store.last_failure {
         let _ = write!(text, "\n          failed {time}: {}", printable(message));
@@ -190,7 +220,7 @@ fn server_as_text(server: &ServerRecord) -> String {
     } = server;
     let name = version.map(|version| version_name(version, state.as_deref().unwrap_or_default()));
     let has = name.map_or_else(
-        || "no version known".to_owned(),
+        || "version unknown".to_owned(),
         |name| format!("version {name}"),
     );
     let since = match (version, since) {
@@ -206,7 +236,7 @@ fn server_as_text(server: &ServerRecord) -> String {
     format!("server    {}: {has}{since}{more}", printable(url))
 }
 
-/// A time that has passed, as `2h 3m`.
+/// Formats a duration such as `2h 3m`.
 fn short(seconds: f64) -> String {
     let time = Duration::try_from_secs_f64(seconds.trunc()).unwrap_or_default();
     humantime::format_duration(time).to_string()

@@ -1,6 +1,5 @@
-//! A stand-in for a server of vLLM or SGLang, as unkind as they are: what it forgets, refuses and
-//! breaks is what vLLM 0.32.0 does. Beside each such place stands where that was read, below
-//! `vllm/` of its source.
+//! A stand-in for a vLLM or SGLang server that forgets, refuses and breaks as vLLM 0.32.0 does. A
+//! comment beside each such place names the file below `vllm/` of its source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,9 +21,9 @@ use crate::support::bytes_file;
 pub(crate) struct Engine {
     pub(crate) url: String,
     shared: Arc<Shared>,
-    /// Hears of each request, before it is answered.
+    /// Receives the name of each request before the server answers.
     asked: Mutex<Receiver<String>>,
-    /// The directory of the model that it was started with.
+    /// Directory of the model that the server was started with.
     _model: TempDir,
 }
 
@@ -34,96 +33,96 @@ struct Shared {
     changed: Condvar,
 }
 
-/// The server, and what befalls it.
+/// State of the server, and the faults that tests inject.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(crate) struct State {
-    /// What it was asked that changes something: name and body.
+    /// Calls that change something: name and body.
     pub(crate) calls: Vec<(String, Value)>,
-    /// What happens to a call, once each.
+    /// Faults for the next calls, each used once.
     pub(crate) fates: Vec<(String, Fate)>,
-    /// Calls that are never answered, and do nothing.
+    /// Calls that are never answered and do nothing.
     pub(crate) hang: BTreeSet<&'static str>,
-    /// What authorises.
+    /// Accepted tokens.
     pub(crate) tokens: BTreeSet<String>,
-    /// It is not there: connections break.
+    /// The server is unreachable: connections break.
     pub(crate) is_down: bool,
-    /// How often each follower has asked for the state of the workers.
+    /// Number of times that each follower has asked for the state of the workers.
     pub(crate) looks: BTreeMap<String, u64>,
-    /// Whether a follower has let it go on with parts of two models.
+    /// True if the server was ever resumed with parts of two models.
     pub(crate) has_served_two: bool,
-    /// The leases that it has granted.
+    /// Leases, in seconds, that followers have asked for.
     pub(crate) leases: BTreeSet<String>,
-    /// The number of times that it was started again, and the model that it was started with.
+    /// Number of restarts, and the model at each start.
     starts: u64,
     model_at_start: String,
-    /// Connections of calls that are not answered.
+    /// Connections of calls that are never answered.
     hanging: Vec<TcpStream>,
-    /// How many requests for an answer of the model have reached it.
+    /// Number of completion requests that have arrived.
     pub(crate) arrived: u64,
-    /// How many tokens it makes before it stands still, if it does.
+    /// Number of tokens that the server still makes before it stalls, if it does.
     pub(crate) tokens_left: Option<u64>,
-    /// vLLM 0.33.0, `v1/engine/core.py`, `_reject_add_while_paused`: unless the mode is "keep", it
-    /// refuses requests while it is paused. vLLM 0.32.0 lets them wait.
+    /// vLLM 0.33.0, `v1/engine/core.py`, `_reject_add_while_paused`: a paused server refuses
+    /// requests unless the mode is "keep". vLLM 0.32.0 lets them wait.
     pub(crate) is_newer: bool,
-    /// The package's backend, in the server's configuration: it downloads a chain itself. How often
-    /// it says that it has not prepared a version yet.
+    /// The server's configuration has the package's backend, which downloads a chain itself.
+    /// `preparing` is the number of questions until its second worker answers that it is ready.
     pub(crate) downloads: bool,
     pub(crate) preparing: u64,
-    /// What its workers say why they cannot load a version.
+    /// Workers' reason why they cannot load a version.
     pub(crate) why: Option<String>,
     pub(crate) process: Process,
 }
 
-/// What a call may meet.
+/// An outcome that a test sets for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Nothing befalls it: for a call before the one that is meant.
+    /// The call succeeds. Used to skip calls before the one that should fail.
     Fine,
-    /// It is refused, and does nothing.
+    /// The call is refused and does nothing.
     Refused,
-    /// It does nothing, and is never answered.
+    /// The call does nothing and is never answered.
     Hangs,
-    /// It is done, but the connection breaks before the answer.
+    /// The call is carried out, but the connection breaks before the answer.
     Broken,
     /// One of the workers fails half way.
     Torn,
-    /// The server dies, and has been started again.
+    /// The server dies and is restarted.
     Dies,
 }
 
-/// What a server forgets when it is started again.
+/// State of a server's process, which a restart loses.
 pub(crate) struct Process {
-    /// v1/engine/core.py, `_weight_version`: a text that is "default" until somebody sets it,
+    /// `v1/engine/core.py`, `_weight_version`: a text that is "default" until a request sets it,
     /// whatever the model is.
     pub(crate) weight_version: String,
-    /// v1/engine/core.py, `is_scheduler_paused`: set and cleared by everybody who asks for it. New
-    /// requests wait.
+    /// `v1/engine/core.py`, `is_scheduler_paused`: any client may set and clear it. New requests
+    /// wait.
     pub(crate) paused: bool,
-    /// v1/engine/core.py, `pause_scheduler`: how. Running requests stand still with "keep"; they
-    /// end first with "wait"; they have ended with "abort".
+    /// `v1/engine/core.py`, `pause_scheduler`: the mode of the pause. With "keep", running requests
+    /// stand still; with "wait", they finish first; with "abort", they have ended.
     mode: String,
-    /// Requests for an answer that are running; and how often all of them were ended.
+    /// Number of running completion requests, and how often all of them were aborted.
     running: u64,
     aborts: u64,
-    /// `v1/worker/gpu_worker.py`, `_weight_update_active`; and whether the backend has received a
-    /// version since.
+    /// `v1/worker/gpu_worker.py`, `_weight_update_active`: `None` without a session, and otherwise
+    /// whether the backend has received a version in it.
     pub(crate) session: Option<bool>,
-    /// The backend: whether it has been told of the chain.
+    /// True once the backend knows the chain.
     knows: bool,
-    /// The models of the workers.
+    /// Models of the workers.
     pub(crate) workers: [Model; 2],
-    /// Worker 0: the follower that brings this server. Its lease lasts until a test takes it away.
+    /// The follower whose updates worker 0 accepts. Its lease lasts until a test removes it.
     pub(crate) owner: Option<String>,
-    /// The directory that SGLang has loaded, or that vLLM was started with.
+    /// Directory that SGLang has loaded, or that vLLM was started with.
     pub(crate) model: String,
     pub(crate) adapters: BTreeMap<String, String>,
 }
 
-/// What a worker answers with.
+/// Weights with which a worker answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Model {
-    /// What the server was started with, or what somebody has changed behind the backend.
+    /// The model that the server was started with, or weights that were changed behind the backend.
     Other,
     Version(u64, String),
     Torn,
@@ -165,7 +164,8 @@ impl Engine {
         let answering = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (shared, said) = (Arc::clone(&answering), said.clone());
+                let shared = Arc::clone(&answering);
+                let said = said.clone();
                 thread::spawn(move || converse(stream, &shared, &said));
             }
         });
@@ -177,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// A server that is not there.
+    /// A server that is not reachable.
     pub(crate) fn gone() -> Self {
         Self {
             url: "http://127.0.0.1:9".to_owned(),
@@ -189,19 +189,19 @@ impl Engine {
         self.shared.state.lock().unwrap()
     }
 
-    /// The server dies, and has been started again.
+    /// Kills the server and starts it again.
     pub(crate) fn restart(&self) {
         self.state().restart();
         self.shared.changed.notify_all();
     }
 
-    /// It makes so many tokens more, or all.
+    /// Lets the server make the given number of further tokens, or all of them.
     pub(crate) fn allow(&self, tokens: Option<u64>) {
         self.state().tokens_left = tokens;
         self.shared.changed.notify_all();
     }
 
-    /// Waits until this is so.
+    /// Waits until the condition holds.
     pub(crate) fn wait_until(&self, is_so: impl Fn(&State) -> bool) {
         drop(
             self.shared
@@ -211,7 +211,7 @@ impl Engine {
         );
     }
 
-    /// What has been asked since the last call.
+    /// Names of the recorded calls since the last time they were read.
     pub(crate) fn names(&self) -> Vec<String> {
         std::mem::take(&mut self.state().calls)
             .into_iter()
@@ -219,24 +219,24 @@ impl Engine {
             .collect()
     }
 
-    /// What happens to a call the next time.
+    /// Sets the fate of the next call with this name.
     pub(crate) fn befalls(&self, name: &str, fate: Fate) {
         self.state().fates.push((name.to_owned(), fate));
     }
 
-    /// Waits until something is asked of it.
+    /// Waits until a call with this name arrives.
     pub(crate) fn wait_for(&self, name: &str) {
         let asked = self.asked.lock().unwrap();
         while asked.recv().unwrap() != name {}
     }
 
-    /// Forgets what has been asked until now.
+    /// Forgets the calls that have arrived until now.
     pub(crate) fn forget(&self) {
         let asked = self.asked.lock().unwrap();
         while asked.try_recv().is_ok() {}
     }
 
-    /// Waits until something is asked of it, for this time at most.
+    /// Waits until a call with this name arrives, up to a time limit.
     pub(crate) fn wait_for_within(&self, name: &str, time: Duration) {
         let end = Instant::now() + time;
         let asked = self.asked.lock().unwrap();
@@ -245,7 +245,7 @@ impl Engine {
     }
 }
 
-/// Answers on one connection.
+/// Serves one connection.
 fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
@@ -269,7 +269,7 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         let mut body =
             vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
         if reader.read_exact(&mut body).is_err() {
-            return; // killed in the middle of it
+            return; // the client was killed while it sent the body
         }
         let mut body: Value = serde_json::from_slice(&body).unwrap_or_default();
         // The package's plugin for SGLang.
@@ -292,7 +292,8 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         if now.is_down {
             return;
         }
-        // Which is asked once, before anything else.
+        // The first question of a follower, before anything else, has no name of a follower and
+        // never fails.
         let is_first = body["kwargs"]["follower"] == "";
         let at = now
             .fates
@@ -348,7 +349,7 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         shared.changed.notify_all();
         said.send(name.clone()).ok();
         if !hangs && name == "/pause?mode=wait" {
-            // entrypoints/rl/online/api_router.py answers when all have ended.
+            // `entrypoints/rl/online/api_router.py` answers when all requests have ended.
             let has_requests =
                 |state: &mut State| state.starts == starts && state.process.running > 0;
             drop(
@@ -362,7 +363,7 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
             _ if hangs => return drop(reader.read_to_end(&mut Vec::new())), // for as long as the client waits
             Ok(_) if name == "/v1/completions" => match complete(shared, &body) {
                 Some(answered) => answered,
-                None => return, // it has died
+                None => return, // the server died
             },
             _ if matches!(fate, Some(Fate::Broken | Fate::Dies)) => return,
             Ok(answer) => ("200 OK", answer),
@@ -376,18 +377,18 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         )
         .ok();
         if status.starts_with("500") {
-            // entrypoints/serve/exception_handling/register.py has a handler for `Exception`:
+            // `entrypoints/serve/exception_handling/register.py` has a handler for `Exception`:
             // Starlette sends its answer and raises again, and then uvicorn (`run_asgi`) closes the
-            // connection. What a client sends on it meanwhile is lost.
+            // connection. Bytes that a client sends on it meanwhile are lost.
             reader.fill_buf().ok();
             return;
         }
     }
 }
 
-/// Answers with the model, token by token: for each, the version whose weights made it. Beside that
-/// stands what vLLM 0.33.0 says with `return_weight_versions` (`v1/engine/output_processor.py`).
-/// `None` if the server dies.
+/// Answers a completion request token by token: for each, the version whose weights made it. The
+/// answer also has what vLLM 0.33.0 reports with `return_weight_versions`
+/// (`v1/engine/output_processor.py`). `None` if the server dies.
 fn complete(shared: &Shared, body: &Value) -> Option<(&'static str, Value)> {
     let mut state = shared.state.lock().unwrap();
     state.arrived += 1;
@@ -410,7 +411,8 @@ fn complete(shared: &Shared, body: &Value) -> Option<(&'static str, Value)> {
     }
     state.process.running += 1;
     let aborts = state.process.aborts;
-    let (mut made, mut labels) = (Vec::new(), Vec::new());
+    let mut made = Vec::new();
+    let mut labels = Vec::new();
     let mut reason = "length";
     while made.len() < usize::try_from(body["max_tokens"].as_u64().unwrap()).unwrap() {
         state = shared
@@ -462,21 +464,21 @@ impl State {
             ..Process::default()
         };
         self.starts += 1;
-        // Its connections break.
+        // A server that dies breaks its connections.
         self.hanging
             .drain(..)
             .for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
-    /// What it answers; what is refused is a 500.
+    /// Answers a call; an error becomes a 500.
     fn answer(&mut self, name: &str, body: &Value) -> Result<Value, String> {
         let process = &mut self.process;
         match name {
-            // entrypoints/rl/online/api_router.py
+            // `entrypoints/rl/online/api_router.py`
             "/weight_info" => return Ok(json!({ "weight_version": process.weight_version })),
             "/is_paused" => return Ok(json!({ "is_paused": process.paused })),
-            // SGLang's srt/entrypoints/http_server.py, `health_generate`: 503 if it makes no token,
-            // after 20 seconds.
+            // SGLang's `srt/entrypoints/http_server.py`, `health_generate`: 503 if no token is made
+            // within 20 seconds.
             "/health_generate" if process.paused => return Err("no token".to_owned()),
             "/health" | "/health_generate" => {}
             "/pause?mode=keep" | "/pause?mode=wait" | "/pause?mode=abort" => {
@@ -487,12 +489,12 @@ impl State {
                     .clone_into(&mut process.mode);
                 process.aborts += u64::from(process.mode == "abort");
             }
-            // SGLang's srt/managers/io_struct.py, `PauseGenerationReqInput`.
+            // SGLang's `srt/managers/io_struct.py`, `PauseGenerationReqInput`.
             "/pause_generation" => {
                 assert!(["abort", "retract", "in_place"].contains(&body["mode"].as_str().unwrap()));
                 process.paused = true;
             }
-            // Also in the middle of an update: it is not asked whether the model is whole.
+            // Allowed in the middle of an update, too: no server checks that the model is whole.
             "/resume" | "/continue_generation" => {
                 process.paused = false;
                 self.has_served_two |= process.workers.contains(&Model::Torn);
@@ -502,7 +504,7 @@ impl State {
                 .unwrap()
                 .clone_into(&mut process.weight_version),
 
-            // entrypoints/serve/dev/rpc/api_router.py: arguments are texts. The methods are the
+            // `entrypoints/serve/dev/rpc/api_router.py`: arguments are strings. The methods are the
             // package's.
             "deltachain_state" => return Ok(self.holds(&body["kwargs"])),
             "deltachain_is_ready" => {
@@ -515,7 +517,7 @@ impl State {
                 return Ok(json!({ "results": [null, null] }));
             }
 
-            // The package's backend: requests do not make it open a chain.
+            // The package's backend: requests cannot make it open a chain.
             "/init_weight_transfer_engine" if !body["init_info"]["chain"].is_null() => {
                 return Err("a request cannot make this server open a chain".to_owned());
             }
@@ -525,15 +527,15 @@ impl State {
                 return Err("this server downloads the chain itself".to_owned());
             }
             "/init_weight_transfer_engine" => process.knows = true,
-            // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is
-            // open, whoever opened it.
+            // `v1/worker/gpu_worker.py`, `_start_weight_update`: RuntimeError if a session is open,
+            // whichever client opened it.
             "/start_weight_update" if process.session.is_some() => {
                 return Err(
                     "start_weight_update called while a weight update is already active".to_owned(),
                 );
             }
             "/start_weight_update" => process.session = Some(false),
-            // v1/worker/gpu_worker.py, `update_weights`: RuntimeError without a session.
+            // `v1/worker/gpu_worker.py`, `update_weights`: RuntimeError without a session.
             "/update_weights" if process.session.is_none() => {
                 return Err("start_weight_update must be called before update_weights".to_owned());
             }
@@ -541,7 +543,7 @@ impl State {
                 let update = &body["update_info"];
                 let is_owner = process.owner.as_deref() == update["follower"].as_str();
                 if !process.knows || !is_owner {
-                    // v1/worker/gpu_worker.py, `update_weights`: whatever fails ends the session.
+                    // `v1/worker/gpu_worker.py`, `update_weights`: any failure ends the session.
                     process.session = None;
                     return Err(
                         "it knows no chain, or another follower brings this server".to_owned()
@@ -552,20 +554,21 @@ impl State {
                 process.workers = [version.clone(), version];
                 process.session = Some(true);
             }
-            // v1/worker/gpu_worker.py, `finish_weight_update`: RuntimeError without a session.
+            // `v1/worker/gpu_worker.py`, `finish_weight_update`: RuntimeError without a session.
             "/finish_weight_update" if process.session.is_none() => {
                 return Err(
                     "finish_weight_update called without a matching start_weight_update".to_owned(),
                 );
             }
-            // The backend refuses; v1/worker/gpu_worker.py ends the session only after it, so it
-            // stays open.
+            // The backend refuses. `v1/worker/gpu_worker.py` ends the session only after the
+            // backend's call, so the session stays open.
             "/finish_weight_update" if process.session == Some(false) => {
                 return Err("no version has been received".to_owned());
             }
             "/finish_weight_update" => {
                 process.session = None;
-                // v1/engine/async_llm.py, `finish_weight_update`: what it is given, unread.
+                // `v1/engine/async_llm.py`, `finish_weight_update`: stores the value without a
+                // check.
                 if let Some(version) = body["weight_version"].as_str() {
                     version.clone_into(&mut process.weight_version);
                 }
@@ -593,7 +596,7 @@ impl State {
                 process.weight_version = text(body, "weight_version");
             }
             "/update_weights_from_disk" => {
-                // It is there, and whole.
+                // The directory exists and is complete.
                 process.model = text(body, "model_path");
                 assert!(
                     Path::new(&process.model)
@@ -631,13 +634,11 @@ impl State {
         Ok(json!({}))
     }
 
-    /// What the workers say, and who brings the server from now on: integrations/docs/engines.md,
-    /// "What is asked of a server of vLLM".
+    /// Answers with the workers' states, and sets the follower whose updates the server accepts
+    /// from now on: integrations/docs/engines.md, "What is asked of a server of vLLM".
     fn holds(&mut self, asked: &Value) -> Value {
-        let (follower, lease) = (
-            text(asked, "follower"),
-            text(asked, "lease").parse::<f64>().unwrap(),
-        );
+        let follower = text(asked, "follower");
+        let lease = text(asked, "lease").parse::<f64>().unwrap();
         self.leases.insert(text(asked, "lease"));
         let owner = &mut self.process.owner;
         let other = owner.clone().filter(|owner| *owner != follower);
@@ -650,7 +651,7 @@ impl State {
                 Model::Version(version, digest) => ("held", Some(version), Some(digest)),
                 Model::Torn => ("torn", None, None),
             };
-            let owner = other.as_ref().filter(|_| rank == 0);
+            let owner = if rank == 0 { other.as_ref() } else { None };
             let seconds = owner.map(|_| 47.5);
             json!({
                 "state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds,

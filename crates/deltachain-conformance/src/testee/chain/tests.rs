@@ -1,4 +1,4 @@
-//! Chains in folders, made by the library, and damaged in the ways that only a replay notices.
+//! Replays chains in folders, made by the library and damaged in ways that only a replay notices.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A folder with a chain of three versions of two shards, and place for outputs beside it.
+/// A folder with a chain of three versions of two shards, and with room for outputs.
 struct Folder {
     folder: TempDir,
     /// The shards of each version.
@@ -39,7 +39,8 @@ fn union(shards: &[MemoryState]) -> Digest {
 }
 
 impl Folder {
-    /// Version 0 is reached by a snapshot, the others by links from the one before and from 0.
+    /// Makes the chain: a snapshot leads to version 0, and links lead to the others from the
+    /// previous version and from 0.
     fn new() -> Self {
         let versions = (0..3)
             .map(|version| [shard("a", version), shard("b", 10 * version)])
@@ -139,27 +140,22 @@ impl Folder {
                 made.save(path).unwrap();
             }
             let digest = |name| Digest::of_bytes(&self.get(name)).to_string();
-            let (commit, chain) = (
-                digest(ObjectName::Commit(version)),
-                digest(ObjectName::Chain),
-            );
+            let commit = digest(ObjectName::Commit(version));
+            let chain = digest(ObjectName::Chain);
             json!({ "version": version, "commit": commit, "chain": chain, "shards": paths })
         });
-        let (chain, output) = (
-            self.folder.path().join("chain"),
-            self.folder.path().join("outputs/out"),
-        );
+        let chain = self.folder.path().join("chain");
+        let output = self.folder.path().join("outputs/out");
         fs::create_dir_all(output.parent().unwrap()).unwrap();
         json!({ "chain": chain, "held": held, "version": null, "output": output })
     }
 
-    /// Answers a request, and gives the shards by number. What else is in the output is left in the
+    /// Answers a request; returns the shards by number, and moves the rest of the output to the
     /// folder `rest`.
     fn ask(&self, request: &Value) -> Result<Vec<(usize, MemoryState)>> {
         let outcome = replay(&Request::new(request));
         let outputs = self.folder.path().join("outputs");
-        // Nothing is left of what the output was made from; nor is there an output if the answer is
-        // a refusal.
+        // No temporary files are left, and there is no output if the answer is a refusal.
         assert_eq!(
             fs::read_dir(&outputs).unwrap().count(),
             usize::from(outcome.is_ok())
@@ -198,7 +194,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Names and contents of the assets.
+    /// Returns names and contents of the assets.
     fn rest(&self) -> Vec<(String, Vec<u8>)> {
         let assets = self.folder.path().join("rest/assets");
         let files = fs::read_dir(&assets)
@@ -262,7 +258,7 @@ fn another_path_is_taken_when_a_file_is_missing_or_damaged() {
         }
         folder.replay(None).unwrap();
     }
-    // Then there is none left.
+    // Then no path is left.
     let link = folder.document(1).routes[0].files[0].name();
     fs::remove_file(folder.path(link)).unwrap();
     assert_eq!(
@@ -277,7 +273,7 @@ fn damage_is_refused() {
     let snapshot = folder.document(0).routes[0].files[0].name();
     folder.put(snapshot, b"something else");
     assert_eq!(folder.refusal(None), ("R-CHN-10", snapshot.to_string()));
-    // Who holds a version does not need it.
+    // A reader that holds a version does not need the snapshot.
     folder.replay(Some(0)).unwrap();
 }
 
@@ -289,7 +285,7 @@ fn links_that_lead_elsewhere_are_refused() {
     folder.commit(1, |_| {});
     folder.commit(2, |_| {});
     assert_eq!(folder.refusal(None), ("R-CHN-11", other.name().to_string()));
-    // A link from another base.
+    // A link from another base is refused.
     let mut folder = Folder::new();
     let other = folder.link(Some(1), 2, 1);
     folder.commit(2, |commit| {
@@ -336,7 +332,8 @@ fn a_part_is_taken_and_the_rest_of_it_is_proved_by_tables() {
             [(0, only_c.clone()), (1, MemoryState::new())]
         );
     }
-    // Who takes some shards relies on the commit for the others; who takes some tensors does not.
+    // A reader of some shards relies on the commit for the others; a reader of some tensors does
+    // not.
     folder.commit(2, |commit| commit.state = Digest([0; 32]));
     let mut request = folder.request(None);
     request["tensors"] = json!(["c"]);
@@ -350,7 +347,7 @@ fn what_is_held_must_be_what_the_commit_names() {
     let folder = Folder::new();
     let mut request = folder.request(Some(0));
     let good = request["held"]["shards"].clone();
-    // From nothing there is a path.
+    // The held shards are wrong, so the path starts from nothing.
     for shards in [
         json!([good[1], good[0]]),
         json!([good[0]]),
@@ -376,7 +373,7 @@ fn a_step_back_has_to_be_accepted() {
     assert_eq!(folder.ask(&request).unwrap_err().rule(), Some("R-CHN-13"));
     request["accept"] = json!(Digest::of_bytes(&folder.get(ObjectName::Commit(2))).to_string());
     folder.ask(&request).unwrap();
-    // A version that is asked for by its number may be below.
+    // A version that is requested by number may be older than the held one.
     let mut request = folder.request(Some(2));
     request["version"] = json!(1);
     folder.ask(&request).unwrap();
@@ -458,10 +455,8 @@ fn symbolic_links_are_followed() {
         ObjectName::Commit(2),
         folder.document(2).routes[0].files[0].name(),
     ] {
-        let (path, elsewhere) = (
-            folder.path(name),
-            folder.path(ObjectName::Chain).with_extension("moved"),
-        );
+        let path = folder.path(name);
+        let elsewhere = folder.path(ObjectName::Chain).with_extension("moved");
         fs::create_dir_all(&elsewhere).unwrap();
         let moved = elsewhere.join(path.file_name().unwrap());
         fs::rename(&path, &moved).unwrap();

@@ -478,7 +478,7 @@ async fn no_more_bytes_per_second_than_are_allowed() {
         futures_util::future::try_join_all(both).await
     })
     .await;
-    let (got, time) = (got.unwrap(), time);
+    let got = got.unwrap();
     assert_eq!(got.iter().map(Bytes::len).sum::<usize>(), 20_000);
     assert_eq!(time.as_secs(), 20);
     // What goes is counted with what comes.

@@ -1,4 +1,4 @@
-//! The comparison of a chain with its copy: that they are the same chain, and up to which version.
+//! Compares a chain with its copy: whether they are the same chain, and up to which version.
 
 use std::collections::BTreeSet;
 
@@ -70,7 +70,8 @@ impl Comparison<'_> {
     /// Finds the newest version of which both have the same usable commit.
     ///
     /// # Errors
-    /// `CHAIN` if they have different ones, with the lowest number that was found; IO.
+    /// `CHAIN` if they have different commits of a version, with the lowest such version that was
+    /// found; IO.
     pub(super) fn common_version(&self) -> Result<Option<u64>> {
         let common: Vec<u64> = self
             .documents
@@ -82,7 +83,7 @@ impl Comparison<'_> {
             match self.compare_commit(version)? {
                 Some(true) => return Ok(Some(version)),
                 Some(false) => return Err(self.fork(&common, version)?),
-                // One of them is damaged and says nothing.
+                // One of them is damaged, so they cannot be compared.
                 None => {}
             }
         }
@@ -108,8 +109,9 @@ impl Comparison<'_> {
         Ok(None)
     }
 
-    /// The error for commits that differ: `last` is a version of which they do. Commits name the
-    /// one before, so the versions from the first difference on differ.
+    /// Returns the error for commits that differ, with the lowest such version. `last` is a version
+    /// whose commits differ. Commits name their parents, so all commits after the first difference
+    /// differ.
     fn fork(&self, common: &[u64], last: u64) -> Result<Error> {
         let mut differing = last;
         let mut low = 0;
@@ -182,7 +184,7 @@ impl Comparison<'_> {
     /// up to the newest common version.
     ///
     /// # Errors
-    /// `CHAIN` if they are at odds; IO.
+    /// `CHAIN` if they have different commits of a version; IO.
     pub(super) fn repair(&mut self) -> Result<()> {
         let own = self.read_own_documents()?;
         let common = self.common_version()?;
@@ -195,23 +197,9 @@ impl Comparison<'_> {
             ));
         }
         self.end_at(common);
-        let own_routes: BTreeSet<ObjectName> = own.keys().copied().collect();
-        // Older routes than those in force would bring nothing back.
-        let is_older = |name: &ObjectName| match *name {
-            ObjectName::Routes {
-                version,
-                generation,
-            } => own_routes
-                .range(
-                    *name..=ObjectName::Routes {
-                        version,
-                        generation: u64::MAX,
-                    },
-                )
-                .any(|other| other.generation() > generation),
-            _ => false,
-        };
-        self.documents.retain(|name, _| !is_older(name));
+        // Routes older than those in force would restore nothing.
+        self.documents
+            .retain(|name, _| !has_newer_routes(&own, *name));
         self.documents.extend(own);
         Ok(())
     }
@@ -234,8 +222,9 @@ impl Comparison<'_> {
         Ok(own)
     }
 
-    /// The newest version of the source that the destination's own commits vouch for: the common
-    /// one, or those lost above it, if the next commit that is left names the last of them.
+    /// Returns the newest version of the source that the destination's own commits confirm: the
+    /// common version, or the last of the lost versions above it, if the next commit that is left
+    /// names it as its parent.
     fn newest_named(&self, common: Option<u64>, own: &Documents) -> Option<u64> {
         let first = common.map_or(0, |common| common + 1);
         let mut left = own.range(ObjectName::Commit(first)..=ObjectName::Commit(u64::MAX));
@@ -288,13 +277,13 @@ impl Comparison<'_> {
         (history, end)
     }
 
-    /// True if a version goes to the copy or is there; `end` is the first one that cannot be
+    /// True if the copy has a version or will get it; `end` is the first version that cannot be
     /// copied.
     pub(super) fn is_copied(&self, version: u64, end: Option<u64>) -> bool {
         end.is_none_or(|end| version < end) || self.there.contains_key(&ObjectName::Commit(version))
     }
 
-    /// The newest version that the copy has at the end.
+    /// The newest version that the copy has after the round.
     pub(super) fn newest_copied(&self, end: Option<u64>) -> Option<u64> {
         self.documents
             .keys()
@@ -312,7 +301,8 @@ impl Comparison<'_> {
     }
 }
 
-/// The newest version that these keys have signed, if it is above `known`, which they have.
+/// Returns the newest version that these keys have signed: a version of the comparison, or `known`,
+/// which they have signed, too.
 ///
 /// # Errors
 /// R-SIG-05 (`CHAIN`) if too few keys are trusted for this chain; `CHAIN` if no version is signed;
@@ -367,7 +357,7 @@ fn newest<'a>(names: impl Iterator<Item = &'a ObjectName>) -> Option<u64> {
     names.filter_map(|name| commit_version(*name)).max()
 }
 
-/// The error if the destination has a version that the source does not have, and no newer one.
+/// Returns the error if the destination has a version above the newest one of the source.
 pub(super) fn ahead(version: u64) -> Error {
     at_odds(
         ObjectName::Commit(version),
@@ -377,7 +367,7 @@ pub(super) fn ahead(version: u64) -> Error {
     )
 }
 
-/// The error if the two have another commit of the same version.
+/// Returns the error if the two have different commits of a version.
 pub(super) fn differs(version: u64) -> Error {
     at_odds(
         ObjectName::Commit(version),
@@ -391,4 +381,22 @@ pub(super) fn differs(version: u64) -> Error {
 
 pub(super) fn at_odds(name: ObjectName, text: &str) -> Error {
     Error::refused(ErrorClass::Chain, text).in_file(name.to_string())
+}
+
+/// True if the documents have routes of the same version with a higher generation.
+fn has_newer_routes(documents: &Documents, name: ObjectName) -> bool {
+    let ObjectName::Routes {
+        version,
+        generation,
+    } = name
+    else {
+        return false;
+    };
+    let last = ObjectName::Routes {
+        version,
+        generation: u64::MAX,
+    };
+    documents
+        .range(name..=last)
+        .any(|(other, _)| other.generation() > generation)
 }

@@ -1,7 +1,7 @@
-//! Copies of a chain in another store. The chain decides and a copy carries bytes: the documents
-//! of the source say what belongs to it. Files come first, then the documents of each version with
-//! its commit last, so that readers of the copy are right at any time; `chain.json` comes last of
-//! all, so that an unfinished copy is no chain yet.
+//! Copies a chain to another store. The chain is the authority, and a copy only carries bytes: the
+//! documents of the source say what belongs to it. Files are stored first, then the documents of
+//! each version with its commit last, so that the copy is valid at any time. `chain.json` is stored
+//! last of all, so that an unfinished copy is not a chain yet.
 
 mod comparison;
 mod objects;
@@ -25,14 +25,15 @@ pub use crate::maintenance::mirror::report::MirrorReport;
 use crate::maintenance::mirror::writing::{Looking, Writing};
 use crate::observer::{Observer, Phase};
 
-/// The two whole lists are compared again after this time: a compaction, a prune or a late
-/// signature may have changed what belongs to older versions.
+/// Time after which the whole lists of both stores are compared again: a compaction, a prune or a
+/// late signature may have changed what belongs to older versions.
 const BETWEEN_COMPARISONS: Duration = Duration::from_hours(1);
 
-/// Same, after a round with problems, which an operator may have repaired meanwhile.
+/// Same as [`BETWEEN_COMPARISONS`], after a round with problems, which an operator may have
+/// repaired meanwhile.
 const WITH_PROBLEMS: Duration = Duration::from_mins(5);
 
-/// Number of times that a round begins again because the source was pruned meanwhile.
+/// Number of attempts at a round, which starts over if the source was pruned meanwhile.
 const ATTEMPTS: u32 = 5;
 
 deltachain::setters! {
@@ -42,12 +43,12 @@ deltachain::setters! {
         /// Copies versions up to the newest one that these keys have signed (SPEC section 23.3),
         /// and none above it.
         pub trust: Option<Trust> = None,
-        /// Reads what is in the destination and replaces wrong objects, which lists do not show
-        /// if their size is right.
+        /// Reads all objects of the destination and replaces damaged ones. Lists do not show damage
+        /// if the size is right.
         pub verify: bool = false,
-        /// The source is a copy from which the destination, the chain, is repaired: it may be ahead
-        /// of the copy. Files are repaired by the destination's own routes, and documents up to
-        /// the newest common version; nothing is written above it.
+        /// The source is a copy from which the destination, the chain, is repaired: the destination
+        /// may be ahead of the copy. Files are repaired by the destination's own routes, and
+        /// documents up to the newest common version; nothing is written above it.
         pub restore: bool = false,
     }
 }
@@ -76,7 +77,7 @@ struct Known {
     chain: Vec<u8>,
     /// The newest version of the copy; `None` if the copy has no version.
     head: Option<KnownHead>,
-    /// Commits and notes of the source above it.
+    /// Commits and notes of the source above that version.
     above: BTreeMap<ObjectName, u64>,
 }
 
@@ -147,13 +148,13 @@ enum News {
     Nothing,
     /// New versions or new signatures.
     Something,
-    /// The chain below is another one than before.
+    /// The known part of the chain has changed.
     Changed,
 }
 
 impl Mirror {
-    /// From a chain to a store. The directory of a destination is made when something is stored
-    /// there; its parent must exist.
+    /// Creates a mirror from a chain to a store. The directory of a destination is created when
+    /// something is stored there; its parent must exist.
     pub fn new(source: Store, destination: &Store, options: MirrorOptions) -> Self {
         let destination = destination.with_stop(source.stop.clone());
         Self {
@@ -166,13 +167,14 @@ impl Mirror {
         }
     }
 
-    /// Copies what is new. Files pass through `scratch`, one at a time, and are hashed on their
-    /// way. The first round compares the whole chain with the copy, and so does one in each hour;
-    /// the others look after the newest version only. Nothing is removed from the copy.
+    /// Copies what is new. Files pass through `scratch`, one at a time, and are hashed on the way.
+    /// The first round compares the whole chain with the copy, and so does one round in each hour;
+    /// the others only search for something new after the newest version. Nothing is removed from
+    /// the copy.
     ///
-    /// A file that is missing or damaged, and a document that cannot be copied, are problems of the
-    /// report and stop nothing else. A commit that cannot be read ends the round with the version
-    /// before it.
+    /// A file that is missing or damaged, and a document that cannot be copied, become problems in
+    /// the report and do not stop the round. A commit that cannot be read ends the round with the
+    /// version before it.
     ///
     /// # Errors
     /// R-CHN-01 (`CHAIN`) if there is no chain in the source; `CHAIN` if the destination has
@@ -264,7 +266,8 @@ impl Mirror {
         observer.advance(Phase::Download, 0)?;
         let from = known.map_or(0, Known::next);
         let head = known.and_then(|known| known.head.as_ref());
-        // The destination comes first: what another mirror stores there meanwhile, the source has.
+        // The destination is listed first: anything that another mirror stores there meanwhile is
+        // in the source, too.
         let there = match known {
             Some(_) => list_documents(&self.destination, from)?,
             None => self.list_destination()?,
@@ -350,7 +353,7 @@ impl Mirror {
             && is_copied(0)
             && let Some(first) = history.entries.get(&0)
         {
-            // The mark of an unfinished copy comes first, so that two chains never mix.
+            // Version 0 is stored first: it marks an unfinished copy, so that two chains never mix.
             writing.store_files(first)?;
             writing.store_documents(|version| version == 0)?;
         }
@@ -412,9 +415,9 @@ fn sizes_above(listed: &Listed, from: u64) -> BTreeMap<ObjectName, u64> {
         .collect()
 }
 
-/// The error if a copy that was whole has no chain document any more.
+/// Returns the error if a copy that was whole no longer has a chain document.
 fn gone(destination: &Store) -> Error {
-    let text = "the copy was here a moment ago, and its chain.json is gone: was its disk \
-                unmounted, or the copy deleted? Start mirror again to begin a new copy";
+    let text = "chain.json of the copy was here a moment ago, and is missing now: its disk was \
+                unmounted, or the copy was deleted. Start mirror again to begin a new copy";
     Error::refused(ErrorClass::Chain, text).in_file(destination.to_string())
 }

@@ -14,14 +14,14 @@ use crate::access::store::{Store, StoredObject};
 /// Objects of one store by name, as its lists show them.
 pub(super) type Listed = BTreeMap<ObjectName, StoredObject>;
 
-/// Documents that were read, with what the list said of them then: one that was replaced is read
-/// again.
+/// Documents that were read, with their entries in the list at that time, so that a document that
+/// was replaced is read again.
 pub(super) type ReadDocuments = BTreeMap<ObjectName, (StoredObject, Vec<u8>)>;
 
 /// Number of times that a store is listed again because a listed document is gone.
 const ATTEMPTS: u32 = 5;
 
-/// Readers take no longer document (R-LIM-05).
+/// Maximum length of a document that readers accept (R-LIM-05).
 pub(super) const MOST_DOCUMENT_BYTES: u64 = 1 << 24;
 /// The first bytes of a document that some version of the format may read (R-DOC-01).
 const OPENING: &[u8] = b"{\"deltachain\":";
@@ -80,8 +80,8 @@ pub(super) fn list_folder(store: &Store, folder: &str, from: u64) -> Result<List
         .collect())
 }
 
-/// Lists the documents from a version on and reads commits and routes documents. Those that are in
-/// `read` already are not fetched again.
+/// Lists the documents from a version on and reads commits and routes documents. Documents that are
+/// in `read` already are not fetched again.
 pub(super) fn read_documents(
     store: &Store,
     from: u64,
@@ -127,8 +127,8 @@ pub(super) fn read_documents(
     Err(Error::refused(ErrorClass::Chain, text).in_file(store.to_string()))
 }
 
-/// Reads documents. One that may not be read counts as empty: a directory may hold a link to a
-/// file of another user, which must not stop everything else.
+/// Reads documents. A document that the store does not permit to read counts as empty: a directory
+/// may hold a link to a file of another user, which must not stop everything else.
 fn get_readable(store: &Store, names: &[ObjectName]) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
     match store.get_all_agreed(names, None) {
         Err(error) if is_forbidden(&error) => {}
@@ -145,7 +145,7 @@ fn get_readable(store: &Store, names: &[ObjectName]) -> Result<Vec<(ObjectName, 
     Ok(read)
 }
 
-/// True if the store, or the system, does not permit it.
+/// True if the store, or the system, denied permission.
 pub(super) fn is_forbidden(error: &Error) -> bool {
     let source = error
         .source()
@@ -170,7 +170,7 @@ pub(super) fn is_usable(name: ObjectName, chain: Digest, content: &[u8]) -> bool
 }
 
 /// True if the content may be copied: it has the beginning of a document or of a note, and is no
-/// longer than readers take. A directory may hold a link to any file of this machine.
+/// longer than readers accept. A directory may hold a link to any file of this machine.
 pub(super) fn may_be_copied(name: ObjectName, content: &[u8]) -> bool {
     let (opening, most) = match name {
         ObjectName::Signature { .. } => (NOTE_OPENING, Note::MOST_BYTES),

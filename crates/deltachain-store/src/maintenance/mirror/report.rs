@@ -22,7 +22,7 @@ pub struct MirrorReport {
     pub bytes: u64,
     /// True if everything was compared, and not only what comes after the newest version.
     pub whole: bool,
-    /// Faults of the source or of the copy that this round has met and not mended.
+    /// Faults of the source or of the copy that this round has found and not repaired.
     #[serde(serialize_with = "problems")]
     pub problems: Vec<Error>,
 }

@@ -20,24 +20,24 @@ use crate::maintenance::mirror::objects::{
 use crate::maintenance::mirror::report::MirrorReport;
 use crate::observer::{InPhase, Observer, Phase};
 
-/// The rules that a file breaks which is missing or damaged.
+/// The rules that a missing or damaged file breaks.
 const BAD_FILE: [&str; 4] = ["R-CHN-09", "R-CHN-10", "R-CHN-15", "R-CHN-16"];
 
-/// Way to find out which files the destination has.
+/// The way to find out which files the destination has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Looking {
-    /// All of it is in the list.
+    /// All of its objects are in the list.
     Listed,
-    /// Its documents are in the list, and files are asked for one by one.
+    /// Its documents are in the list, and its files are looked up one by one.
     Asking,
-    /// It is read.
+    /// Its files are read.
     Reading,
 }
 
 /// Stores what the copy lacks.
 pub(super) struct Writing<'a> {
     pub(super) comparison: &'a Comparison<'a>,
-    /// Files on their way lie here.
+    /// The directory for files on their way to the destination.
     pub(super) scratch: &'a Path,
     pub(super) observer: &'a dyn Observer,
     looking: Looking,
@@ -81,7 +81,7 @@ impl<'a> Writing<'a> {
     /// Stores the files and assets of a version that the destination lacks.
     ///
     /// # Errors
-    /// IO; the observer's. Missing and damaged files are problems of the report.
+    /// IO; the observer's error. Missing and damaged files become problems in the report.
     pub(super) fn store_files(&mut self, entry: &HistoryEntry) -> Result<()> {
         for route in &entry.routes {
             for file in &route.files {
@@ -171,7 +171,7 @@ impl<'a> Writing<'a> {
     /// ones.
     ///
     /// # Errors
-    /// R-PUB-08 (`CHAIN`) if there was no time; `CHAIN` if another writer was faster; IO.
+    /// R-PUB-08 (`CHAIN`) if the round took too long; `CHAIN` if another writer was faster; IO.
     pub(super) fn store_documents(&mut self, versions: impl Fn(u64) -> bool) -> Result<()> {
         let listed = self.comparison.listed.keys();
         let mut names: Vec<ObjectName> = listed
@@ -223,7 +223,7 @@ impl<'a> Writing<'a> {
         if !may_be_copied(name, &content) {
             self.report.problems.push(at_odds(
                 name,
-                "this is no document of a chain: it is not copied. Delete it in the source",
+                "this is not a document of a chain, so it is not copied: delete it in the source",
             ));
             return Ok(());
         }
@@ -233,8 +233,9 @@ impl<'a> Writing<'a> {
         Ok(())
     }
 
-    /// Replaces what is under a name in the destination if it cannot be used, and the source's
-    /// document can.
+    /// Replaces a document of the destination if it cannot be used and the source's can. If both
+    /// can be used, a document that is not a commit is replaced if its size differs; any other
+    /// difference is a problem.
     fn compare(&mut self, name: ObjectName, content: &[u8], there: &[u8]) -> Result<()> {
         if content == there {
             return Ok(());
@@ -260,16 +261,15 @@ impl<'a> Writing<'a> {
             ObjectName::Commit(version) if is_better => differs(version),
             _ if is_better => at_odds(
                 name,
-                "the destination has another content than the source, and both can be read: find \
-                 out which of them is damaged or was written by another program, delete it there \
-                 and mirror again",
+                "source and destination differ here, and both can be read: find out which of them \
+                 is damaged or was written by another program, delete it there, and mirror again",
             ),
             _ if is_good => at_odds(
                 name,
                 "this is damaged in the source; the copy has it. Delete it in the source, and \
                  restore it: mirror the copy back with --restore",
             ),
-            // Neither says anything to a reader.
+            // Readers can use neither.
             _ => return Ok(()),
         };
         self.report.problems.push(problem);
@@ -301,7 +301,7 @@ impl<'a> Writing<'a> {
             .upload(written.path(), name, size, self.observer)
     }
 
-    /// Makes a copy a chain.
+    /// Stores the chain document, which makes the copy a chain.
     ///
     /// # Errors
     /// Same errors as [`store_documents`](Self::store_documents).
@@ -313,15 +313,15 @@ impl<'a> Writing<'a> {
         self.put(ObjectName::Chain, &self.comparison.chain)
     }
 
-    /// Makes the directory of the destination, and checks that documents can be stored there, once
-    /// and before anything else is.
+    /// Creates the directory of the destination, and checks that documents can be stored there.
+    /// Does so once, before anything is stored.
     fn prepare(&mut self) -> Result<()> {
         if self.is_prepared {
             return Ok(());
         }
         if let Some(directory) = self.destination().missing_directory() {
             find_dangling(&directory)?;
-            // Not its parent: it may be where a disk is not mounted.
+            // The parent is not created: it may be the mount point of a disk that is not mounted.
             match fs::create_dir(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let text = "the parent of this directory does not exist: is its disk mounted?";

@@ -27,22 +27,22 @@ struct DividedHead<'a> {
     /// The tensors of each shard; none if they are not known.
     shards: Vec<Vec<TensorInfo>>,
     state: HeadState<'a>,
-    /// Where links are made.
+    /// The directory in which links are made.
     place: &'a Path,
 }
 
 /// The state of the head.
 enum HeadState<'a> {
-    /// Nowhere: no link is made from it.
+    /// No state: no link is made from the head.
     Nothing,
-    /// In a directory with all shards, which may have another version if the head cannot be built.
+    /// A directory with all shards, which may have another version if the head cannot be built.
     Kept {
         kept: Box<KeptVersion>,
         is_built: bool,
     },
-    /// In this model of the caller.
+    /// A model of the caller.
     Given(Model<'a>),
-    /// In this model, which this publisher has published.
+    /// A model that this publisher has published.
     Last(Model<'a>),
 }
 
@@ -61,7 +61,7 @@ impl HeadState<'_> {
 struct MadeShards {
     attempt: Option<Attempt>,
     parts: Vec<ShardPart>,
-    /// Shards that are the head's. They have no links unless another one has changed.
+    /// Shards that equal the head's. They need no links unless another one has changed.
     unchanged: Vec<ShardPart>,
 }
 
@@ -169,8 +169,8 @@ impl Publisher {
         match tensors_of_shards(&self.store, version, scratch, limits, observer) {
             Err(error) if error.rule().is_some() => {
                 observer.remark(&format!(
-                    "it cannot be read which shard of version {version} has which tensor, so no \
-                     link is made from it: {error}"
+                    "cannot read which tensors the shards of version {version} have, so no link is \
+                     made from it: {error}"
                 ));
                 Ok(DividedHead::new(Vec::new(), HeadState::Nothing, scratch))
             }
@@ -178,8 +178,8 @@ impl Publisher {
         }
     }
 
-    /// Makes and stores the links of all shards. If nothing has changed and that is to make no
-    /// version, none is stored.
+    /// Makes and stores the links of all shards. If nothing has changed and
+    /// [`PublishOptions::if_changed`](crate::PublishOptions::if_changed) is set, none is stored.
     fn make_shards(
         &self,
         (parent, path): (&Parent, Option<PathBytes>),

@@ -1,4 +1,4 @@
-//! Chains made by hand in a directory, for tests of readers.
+//! Handmade chains in a directory, for tests of readers.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use deltachain_store::{
 };
 use tempfile::TempDir;
 
-/// A state of these U8 tensors.
+/// Builds a state of these U8 tensors.
 pub(crate) fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
     let mut state = MemoryState::new();
     for (name, data) in tensors {
@@ -31,7 +31,7 @@ pub(crate) fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
     state
 }
 
-/// The tensors of all states.
+/// Joins the tensors of all states.
 pub(crate) fn union(states: &[MemoryState]) -> MemoryState {
     let mut all = MemoryState::new();
     for (info, data) in states.iter().flat_map(MemoryState::iter) {
@@ -43,7 +43,7 @@ pub(crate) fn union(states: &[MemoryState]) -> MemoryState {
 
 type OnSwitch<'a> = dyn FnMut(&Follower<Directory>, &SwitchReport) -> Result<(), Error> + 'a;
 
-/// Follows a chain; `on_switch` is called after each switch.
+/// Follows a chain, and calls `on_switch` after each switch.
 pub(crate) fn follow(
     follower: &mut Follower<Directory>,
     options: &FollowOptions,
@@ -58,7 +58,7 @@ pub(crate) fn follow(
     })
 }
 
-/// A follower of memory that no other process shares.
+/// Opens a follower of memory that no other process shares.
 pub(crate) fn into_memory<M: PlacedMemory>(
     store: Store,
     memory: M,
@@ -69,7 +69,8 @@ pub(crate) fn into_memory<M: PlacedMemory>(
     Ok(follower)
 }
 
-/// Prepares versions and proves them, as an owner does who loads them as a whole if that fails.
+/// Prepares and proves versions. If the proof fails, loads the version as a whole, as an owner of
+/// memory does.
 pub(crate) trait PrepareProven<M: PlacedMemory> {
     fn prepare_proven(
         &mut self,
@@ -107,9 +108,9 @@ impl<M: PlacedMemory> PrepareProven<M> for Follower<InPlace<M>> {
 pub(crate) struct Chain {
     pub(crate) folder: TempDir,
     pub(crate) store: Store,
-    /// The shards of each version.
+    /// Shards of each version.
     pub(crate) versions: Vec<Vec<MemoryState>>,
-    /// The layout that links state from now on.
+    /// Layout that new links declare from now on.
     pub(crate) layout: Option<&'static str>,
     parent: Digest,
 }
@@ -130,7 +131,7 @@ impl Chain {
         }
     }
 
-    /// What is added next follows the chain document as it is now.
+    /// Makes the next version follow the current chain document.
     pub(crate) fn begin_again(&mut self) {
         self.parent = Digest::of_bytes(&fs::read(self.path(ObjectName::Chain)).unwrap());
     }
@@ -150,7 +151,7 @@ impl Chain {
         self.add_as(state, shards, from)
     }
 
-    /// Adds a version whose commit says that it is this state.
+    /// Adds a version whose commit declares this state.
     pub(crate) fn add_as(
         &mut self,
         state: Digest,
@@ -167,7 +168,8 @@ impl Chain {
             .iter()
             .map(|&from| self.make_route(version, from))
             .collect();
-        let (assets, metadata) = (Vec::new(), BTreeMap::new());
+        let assets = Vec::new();
+        let metadata = BTreeMap::new();
         let commit = Commit {
             version,
             parent: self.parent,
@@ -191,7 +193,7 @@ impl Chain {
         &self.versions[usize::try_from(version).unwrap()]
     }
 
-    /// Makes and stores the links of a route.
+    /// Builds and stores the links of a route.
     pub(crate) fn make_route(&self, version: u64, from: Option<u64>) -> Route {
         let nothing = MemoryState::new();
         let links = self
@@ -210,7 +212,7 @@ impl Chain {
         }
     }
 
-    /// Makes and stores a link.
+    /// Builds and stores a link.
     pub(crate) fn make_link(&self, base: &MemoryState, target: &MemoryState) -> FileReference {
         let layout = self
             .layout
@@ -262,7 +264,7 @@ impl Chain {
         self.folder.path().join(name.to_string())
     }
 
-    /// The files of the route from there.
+    /// Files of the route that starts there.
     pub(crate) fn files(&self, version: u64, from: Option<u64>) -> Vec<FileReference> {
         self.commit(version)
             .routes
@@ -278,7 +280,7 @@ impl Chain {
     }
 }
 
-/// Notes remarks, and stops the work at the call with this number, counted from 1.
+/// Records remarks, and aborts at the call with this number, counted from 1.
 #[derive(Default)]
 pub(crate) struct Notes {
     remarks: Mutex<Vec<String>>,

@@ -1,4 +1,4 @@
-//! Memory that is somewhere else, where others can write to it, too: slow and obvious.
+//! Memory in another place, where others can write to it, too: slow and obvious.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,44 +9,44 @@ use deltachain::sums::Sums;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
 
-/// What stands where no tensor lies.
+/// Byte in the gaps between tensors.
 pub(super) const GAP: u8 = 0x5A;
 
-/// Rows of bytes. Copies share them.
+/// Rows of bytes, which clones share.
 #[derive(Debug, Clone)]
 pub(super) struct Elsewhere {
     pub(super) places: Places,
     pub(super) rows: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// Whether the processor can read them.
+    /// True if the processor can read the rows.
     can_be_read: bool,
     pub(super) faults: Arc<Faults>,
     pub(super) seen: Arc<Mutex<Seen>>,
 }
 
-/// How memory fails.
+/// Faults of the memory.
 #[derive(Debug)]
 pub(super) struct Faults {
-    /// After this many writes nothing can be written any more.
+    /// Number of writes that still succeed.
     pub(super) writes: AtomicUsize,
-    /// After this many new values no more can be written, but old ones.
+    /// Number of writes of new values that still succeed. Old values can always be written.
     pub(super) new_values: AtomicUsize,
-    /// After this many calls nothing can be read any more.
+    /// Number of reads that still succeed.
     pub(super) reads: AtomicUsize,
 }
 
-/// What the memory was asked for.
+/// Calls that the memory has received.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// How often each stretch was filled: by row and first lane.
+    /// Number of times that each stretch was filled, by row and first lane.
     pub(super) fills: BTreeMap<(usize, u64), usize>,
-    /// Lanes that were gathered, and that were written.
+    /// Numbers of gathered and of written lanes.
     pub(super) gathered: usize,
     pub(super) written: usize,
-    /// The tensors whose sums were asked for.
+    /// Tensors whose sums were computed.
     pub(super) summed: Vec<usize>,
 }
 
-/// Lanes that are to be written.
+/// Lanes of a pending write.
 #[derive(Debug)]
 pub(super) struct Staged {
     width: usize,
@@ -66,12 +66,13 @@ fn take(left: &AtomicUsize) -> Result<()> {
         .map_err(|_| failed())
 }
 
-/// The numbers of the lanes of a part, and where they lie in the row.
+/// Numbers of the lanes of a part, and their places in the row.
 pub(super) fn lanes(part: &TensorPart) -> Vec<(usize, usize)> {
     let mut lanes = vec![(0, part.range().start)];
     for (length, here, stride) in part.dimensions() {
         let inner = |(lane, place): (u64, u64)| {
-            let (first, here) = (here.start, here.clone());
+            let first = here.start;
+            let here = here.clone();
             here.map(move |at| (lane * length + at, place + (at - first) * stride))
         };
         lanes = lanes.into_iter().flat_map(inner).collect();
@@ -83,7 +84,7 @@ pub(super) fn lanes(part: &TensorPart) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// The bytes of a row of each lane of a span.
+/// Byte ranges of a span's lanes in a row.
 fn stretches(width: usize, span: &Span) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
     assert!(
         span.places
@@ -101,7 +102,7 @@ fn stretches(width: usize, span: &Span) -> impl Iterator<Item = (usize, std::ops
 }
 
 impl Elsewhere {
-    /// Each tensor in a row of its own.
+    /// Puts each tensor in a row of its own.
     pub(super) fn of(tensors: &[(TensorInfo, Vec<u8>)], can_be_read: bool) -> Self {
         let (infos, rows): (Vec<_>, Vec<_>) = tensors.iter().cloned().unzip();
         let given: Vec<Region> = infos
@@ -114,7 +115,7 @@ impl Elsewhere {
         memory
     }
 
-    /// Rows in which tensors lie somehow.
+    /// Rows that hold tensors in the given places.
     pub(super) fn new(places: Places, rows: Vec<Vec<u8>>) -> Self {
         let never = || AtomicUsize::new(usize::MAX);
         let faults = Arc::new(Faults {
@@ -122,7 +123,8 @@ impl Elsewhere {
             new_values: never(),
             reads: never(),
         });
-        let (rows, seen) = (Arc::new(Mutex::new(rows)), Arc::default());
+        let rows = Arc::new(Mutex::new(rows));
+        let seen = Arc::default();
         Self {
             places,
             rows,
@@ -132,15 +134,16 @@ impl Elsewhere {
         }
     }
 
-    /// All tensors, if all of each is here in one place.
+    /// Copies all tensors. Each must be in one place, and complete.
     pub(super) fn copy(&self) -> MemoryState {
         let rows = self.rows.lock().unwrap();
         let mut state = MemoryState::new();
         for (number, info) in self.places.tensors().iter().enumerate() {
-            let (width, mut data) = (info.dtype().lane_bytes(), Vec::new());
+            let width = info.dtype().lane_bytes();
+            let mut data = Vec::new();
             if info.bytes() > 0 {
                 let [part] = self.places.parts(number) else {
-                    panic!("{} lies in several places", info.name())
+                    panic!("{} is in several places", info.name())
                 };
                 let begin = usize::try_from(part.whole().unwrap()).unwrap() * width;
                 data.extend_from_slice(
@@ -154,7 +157,7 @@ impl Elsewhere {
         state
     }
 
-    /// Whether it holds what is here of a state, and nothing else has been written.
+    /// True if the memory holds its part of a state, and nothing else has been written.
     pub(super) fn holds(&self, state: &MemoryState) -> bool {
         let rows = self.rows.lock().unwrap();
         let mut expected: Vec<Vec<u8>> = rows.iter().map(|row| vec![GAP; row.len()]).collect();
@@ -170,12 +173,12 @@ impl Elsewhere {
         *rows == expected
     }
 
-    /// Flips a bit of a lane that lies at this place of a row, as nobody may.
+    /// Flips a bit of the lane at this place of a row, as an outside writer would.
     pub(super) fn flip_at(&self, row: usize, place: usize, width: usize) {
         self.rows.lock().unwrap()[row][place * width] ^= 1;
     }
 
-    /// The same for a lane of a tensor, all of which is here.
+    /// Like `flip_at`, for a lane of a tensor that is here as a whole.
     pub(super) fn flip(&self, tensor: usize, lane: usize) {
         let part = &self.places.parts(tensor)[0];
         let place = usize::try_from(part.whole().unwrap()).unwrap() + lane;

@@ -1,4 +1,4 @@
-//! One process's memory in place: through versions, past faults of all kinds.
+//! One process's memory in place: from version to version, and past faults of all kinds.
 
 use super::*;
 
@@ -16,11 +16,11 @@ fn memory_of_the_caller_is_changed_in_place() {
         assert_eq!(follower.check(&Alone, &()).unwrap(), None);
         assert_eq!((follower.held(), follower.is_torn()), (None, false));
         let mut first = follower.prepare_proven(Some(0), &()).unwrap().unwrap();
-        // Nothing is written, and nothing but the links is held.
+        // Preparing writes nothing, and keeps only the links in memory.
         assert!(first.is_whole());
         assert_eq!(buffers(&copy(&follower)), scribbled(&chain.states[0]));
         let switched = follower.apply(&mut first, &Alone, &()).unwrap();
-        // All of it has been compared with its sums, and nothing hashed.
+        // The whole memory has been compared with its sums, and nothing was hashed.
         assert_eq!(
             (switched.from, switched.fallback, switched.written),
             (None, None, 0)
@@ -58,7 +58,7 @@ fn memory_of_the_caller_is_changed_in_place() {
             assert_eq!(copy(&follower), chain.states[version]);
             assert_eq!(follower.held().unwrap().proof, switched.proof);
             assert!(follower.apply(&mut prepared, &Alone, &()).is_err());
-            // The sums are those of the links, and right; so are the digests.
+            // The memory matches the sums of the links, and also the digests.
             assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
             assert_eq!(follower.held().unwrap().proof, Proof::Memory);
             if version == 5 {
@@ -69,7 +69,7 @@ fn memory_of_the_caller_is_changed_in_place() {
             }
         }
         assert!(follower.prepare_proven(Some(10), &()).unwrap().is_none());
-        // Back is another way.
+        // An older version is reached by another path.
         let notes = Notes::default();
         let mut back = follower.prepare_proven(Some(5), &notes).unwrap().unwrap();
         assert!(
@@ -91,7 +91,7 @@ fn memory_of_the_caller_is_changed_in_place() {
     }
 }
 
-/// How many lanes differ.
+/// Number of lanes that differ.
 fn differing(left: &MemoryState, right: &MemoryState) -> usize {
     let all = left.iter().zip(right.iter());
     let differing = all.map(|((info, left), (_, right))| {
@@ -123,7 +123,8 @@ fn a_wrong_lane_that_changes_is_noticed_and_repaired() {
             let (memory, mut follower) =
                 elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
             memory.flip(tensor, lane(&chain, 5, tensor, true));
-            let (notes, before) = (Notes::default(), memory.copy());
+            let notes = Notes::default();
+            let before = memory.copy();
             let mut prepared = follower.prepare_proven(Some(5), &notes).unwrap().unwrap();
             assert_eq!(memory.copy(), before);
             let is_read = can_be_read || profiles.contains(&Profile::Local);
@@ -139,7 +140,7 @@ fn a_wrong_lane_that_changes_is_noticed_and_repaired() {
                     .any(|remark| remark.contains(&why.to_string())),
                 "{remarks:?}"
             );
-            // That lanes are not enough says nothing about the memory.
+            // That the changed lanes are not enough says nothing about the memory.
             assert_eq!(
                 (follower.held().is_none(), follower.is_torn()),
                 (is_read, false)
@@ -171,7 +172,7 @@ fn a_wrong_lane_that_does_not_change_is_found_by_a_check() {
         assert_eq!(go(&mut follower, 5).proof, Proof::ChangedLanes);
         assert_ne!(memory.copy(), chain.states[5]);
         let error = if can_be_read {
-            // Nothing is published from there: who gives it as a base has it hashed.
+            // The publisher hashes a base, so it does not publish from this one.
             let publisher = Publisher::open(chain.store.clone(), PublishOptions::default());
             let base = Base::State(Model::State(follower.memory().unwrap().state().unwrap()));
             assert_eq!(
@@ -188,7 +189,7 @@ fn a_wrong_lane_that_does_not_change_is_found_by_a_check() {
                 follower.check(&Alone, &()).unwrap_err()
             }
         } else {
-            // It cannot be hashed, which says nothing about it.
+            // The memory cannot be hashed, which says nothing about its content.
             assert_eq!(follower.verify(&()).unwrap_err().class(), ErrorClass::Usage);
             assert_eq!(follower.held().unwrap().version, 5);
             follower.check(&Alone, &()).unwrap_err()
@@ -198,7 +199,7 @@ fn a_wrong_lane_that_does_not_change_is_found_by_a_check() {
             error.rule(),
             Some(if is_hashed { "R-APP-01" } else { "R-SUM-04" })
         );
-        // It holds no version now, but is not torn, and the same version is loaded again.
+        // The follower holds no version now, but is not torn, and loads the same version again.
         assert_eq!((follower.held(), follower.is_torn()), (None, false));
         assert_eq!(
             follower.check(&Alone, &()).unwrap_err().class(),
@@ -228,12 +229,12 @@ fn who_writes_between_proof_and_switch_is_noticed() {
             (error.rule(), error.tensor()),
             (Some("R-APP-01"), Some("c"))
         );
-        // All is as it was, with the other's value in it. It is not the version held.
+        // The memory is unchanged and contains the outside value, so it is not the held version.
         assert_eq!(
             (memory.copy(), follower.held(), follower.is_torn()),
             (before, None, false)
         );
-        // Not even if that value goes again.
+        // The follower does not trust the memory again when that value is gone.
         memory.flip(2, place);
         assert_eq!(
             follower
@@ -267,14 +268,15 @@ fn what_cannot_be_written_is_torn_until_it_is_loaded() {
             let Err(error) = follower.apply(&mut prepared, &Alone, &()) else {
                 break;
             };
-            // The way back fails, too.
+            // The undo fails, too.
             assert_eq!(
                 (error.class(), follower.held(), follower.is_torn()),
                 (ErrorClass::Io, None, true)
             );
             torn += usize::from(memory.copy() != chain.states[4]);
             memory.faults.writes.store(usize::MAX, Ordering::SeqCst);
-            // What was prepared is of no use now: it would be proven by what has been written.
+            // The prepared version is useless now: it would be proven by the values already
+            // written.
             assert_eq!(
                 follower
                     .apply(&mut prepared, &Alone, &())
@@ -316,7 +318,7 @@ fn what_cannot_be_written_is_brought_back_if_that_goes() {
                 (memory.copy(), follower.held()),
                 (chain.states[4].clone(), held.as_ref())
             );
-            // The same again goes.
+            // A second attempt succeeds.
             memory.faults.new_values.store(usize::MAX, Ordering::SeqCst);
             assert_eq!(
                 follower.apply(&mut prepared, &Alone, &()).unwrap().fallback,
@@ -355,9 +357,11 @@ fn memory_that_cannot_be_read_is_what_it_was() {
 #[test]
 fn a_load_that_stops_at_any_moment_is_torn_or_done() {
     let chain = Chain::of(&ALL[..1], 6);
-    // From nothing, and from a version to which there is no way but a whole one.
+    // Start with no version, and with a version from which no route leads to the target.
     for (can_be_read, from) in [(true, None), (false, None), (false, Some(5))] {
-        let (mut stop_at, mut torn, mut done) = (1, 0, 0);
+        let mut stop_at = 1;
+        let mut torn = 0;
+        let mut done = 0;
         loop {
             let (memory, mut follower) = match from {
                 Some(from) => elsewhere(&chain, from, can_be_read, FollowerOptions::default()),
@@ -378,10 +382,10 @@ fn a_load_that_stops_at_any_moment_is_torn_or_done() {
             assert_eq!(error.message(), "stopped by the test");
             if follower.is_torn() {
                 torn += 1;
-                // Nobody takes that for proven.
+                // Torn memory does not count as proven.
                 assert!(follower.check(&Alone, &()).is_err() && follower.verify(&()).is_err());
                 assert_eq!(follower.held(), None);
-                // The same again, or another version.
+                // Apply the prepared version again, or prepare the version anew.
                 if stop_at % 2 == 0 {
                     assert_eq!(
                         follower.apply(&mut prepared, &Alone, &()).unwrap().proof,
@@ -391,7 +395,7 @@ fn a_load_that_stops_at_any_moment_is_torn_or_done() {
                     assert_eq!(go(&mut follower, 2).fallback, Some(Fallback::Torn));
                 }
             } else {
-                // All has been written, but not compared.
+                // Everything has been written, but not compared.
                 done += 1;
                 let held = follower.held().unwrap();
                 assert_eq!((held.version, held.proof), (2, Proof::ChangedLanes));
@@ -416,7 +420,7 @@ fn what_is_prepared_can_stop_at_any_moment() {
         let mut stop_at = 1;
         while let Err(error) = follower.prepare_proven(Some(to), &Notes::stopping_at(stop_at)) {
             assert_eq!(error.message(), "stopped by the test");
-            // That it is to end is no reason to load all of it.
+            // A request to stop is no reason to load the whole version.
             assert_eq!(follower.held(), held.as_ref());
             stop_at += 1;
         }
@@ -433,7 +437,7 @@ fn what_was_loaded_is_compared() {
     let chain = Chain::of(&ALL[..1], 6);
     let (memory, mut follower) = elsewhere(&chain, 4, false, FollowerOptions::default());
     let mut prepared = follower.prepare_proven(Some(2), &()).unwrap().unwrap();
-    // Somebody writes when the load has ended.
+    // An outside writer changes the memory when the load has ended.
     let writes = Writing {
         memory: memory.clone(),
     };
@@ -450,7 +454,7 @@ fn what_was_loaded_is_compared() {
     );
 }
 
-/// Writes to memory when it begins to be compared.
+/// Changes the memory when its comparison begins.
 struct Writing {
     memory: Elsewhere,
 }
@@ -476,8 +480,7 @@ fn bad_links_do_not_tear_what_is_held_and_are_tried_once_on_nothing() {
     let mut chain = Chain::of(&ALL[..1], 4);
     chain.options = chain.options.snapshots(Snapshots::Never);
     chain.publish();
-    // A snapshot of version 4 that is shorter than the path, and not what it says: its last segment
-    // is damaged.
+    // A snapshot of version 4 that is shorter than the path, with a damaged last segment.
     let mut snapshot = Vec::new();
     let report = diff(
         &MemoryState::new(),
@@ -508,8 +511,8 @@ fn bad_links_do_not_tear_what_is_held_and_are_tried_once_on_nothing() {
     chain.set_routes(4, routes);
 
     for can_be_read in [true, false] {
-        // From nothing there is nothing to tear; the second attempt proves the links first, and
-        // takes another path.
+        // A first load has nothing to tear. The second attempt proves the links first, and finds
+        // another path.
         let memory = Elsewhere::of(&scribbled(&chain.states[0]), can_be_read);
         let mut follower = into_memory(
             chain.store.clone(),
@@ -529,7 +532,7 @@ fn bad_links_do_not_tear_what_is_held_and_are_tried_once_on_nothing() {
         assert!(switched.routes.len() > 1);
         assert_eq!(memory.copy(), chain.states[4]);
 
-        // What is held is not torn by it.
+        // The damaged snapshot does not tear a held version.
         let (memory, mut follower) = elsewhere(&chain, 3, can_be_read, FollowerOptions::default());
         memory.flip(0, lane(&chain, 4, 0, true));
         let before = memory.copy();
@@ -558,7 +561,7 @@ fn a_file_that_is_another_one_puts_no_memory_in_doubt() {
         let (memory, mut follower) = elsewhere(&chain, 2, can_be_read, FollowerOptions::default());
         let held = follower.held().cloned();
         fs::write(&path, &wrong).unwrap();
-        // All paths need it.
+        // All paths need the damaged file.
         assert_eq!(
             follower.prepare_proven(None, &()).unwrap_err().rule(),
             Some("R-CHN-10")
@@ -589,12 +592,12 @@ fn a_bad_link_in_place_is_passed_over() {
         fs::write(path, link).unwrap();
         file
     };
-    // A fault of the publisher: the only link in place is the one that the commit names, but it is
+    // A publisher's mistake: the only link in place is the one that the commit names, but it is
     // damaged. There is a snapshot, too.
     let mut commit = chain.commit(3);
     assert_eq!(commit.routes.len(), 1);
     let mut link = fs::read(folder.join(commit.routes[0].files[0].name().to_string())).unwrap();
-    // In a segment: damaged sums are none.
+    // The damage is in a segment: damaged sums would count as missing.
     let place = link.len() / 2;
     link[place] ^= 1;
     commit.routes[0].files = vec![store(&link)];
@@ -626,7 +629,7 @@ fn a_bad_link_in_place_is_passed_over() {
         let (memory, mut follower) = elsewhere(&chain, 2, can_be_read, FollowerOptions::default());
         let held = follower.held().cloned();
         let mut prepared = follower.prepare_proven(None, &()).unwrap().unwrap();
-        // That says nothing about the memory.
+        // The damaged link says nothing about the memory.
         assert_eq!(
             (follower.held(), memory.copy(), prepared.is_whole()),
             (held.as_ref(), chain.states[2].clone(), true)
@@ -658,12 +661,12 @@ fn a_link_without_sums_in_between_is_taken_by_digests() {
                 elsewhere(&chain, 1, can_be_read, FollowerOptions::default());
             for (at, &version) in versions.iter().enumerate() {
                 let switched = go(&mut follower, version);
-                // All in one, or from the second on, lanes are enough.
+                // Lanes are enough if one path covers all versions, and from the second step on.
                 let fallback = (!can_be_read && at == 0).then_some(Fallback::NoRoute);
                 let state = chain.states[usize::try_from(version).unwrap()].clone();
                 assert_eq!((switched.fallback, memory.copy()), (fallback, state));
                 if checks {
-                    // What is not known is hashed.
+                    // Without known sums, the memory is hashed.
                     let expected = if can_be_read && version == 2 {
                         Proof::Hashed
                     } else {
@@ -679,8 +682,8 @@ fn a_link_without_sums_in_between_is_taken_by_digests() {
 #[test]
 fn a_route_that_only_a_document_names_is_not_trusted() {
     let chain = Chain::of(&ALL[..1], 4);
-    // A stranger's link to the right state, whose sums fit whatever it does: it is shorter than the
-    // commit's.
+    // A stranger's link to the right state, with matching sums, which is shorter than the commit's
+    // link.
     let mut link = Vec::new();
     let options = DiffOptions::default().profile(Profile::Local).sums(true);
     let report = diff(&chain.states[1], &chain.states[3], &options, &mut link).unwrap();
@@ -709,8 +712,8 @@ fn a_route_that_only_a_document_names_is_not_trusted() {
         assert_eq!(go(&mut follower, 3).routes, [(Some(1), 2), (Some(2), 3)]);
         assert_eq!(memory.copy(), chain.states[3]);
     }
-    // If there is no other, memory that can be read takes it by digests, and other memory the whole
-    // version.
+    // If there is no other route, readable memory uses the link by digests, and other memory loads
+    // the whole version.
     let name = ObjectName::Routes {
         version: 3,
         generation: 2,
@@ -741,14 +744,14 @@ fn a_route_that_only_a_document_names_is_not_trusted() {
             (routes, (!can_be_read).then_some(Fallback::NoRoute))
         );
         assert_eq!(memory.copy(), chain.states[3]);
-        // The sums of the stranger are not those of the state: they come from what has been hashed.
+        // The stranger's sums are not trusted: the sums come from what has been hashed.
         let proof = if can_be_read {
             Proof::Hashed
         } else {
             Proof::Memory
         };
         assert_eq!(follower.check(&Alone, &()).unwrap(), Some(proof));
-        // Now they are known, and right.
+        // Now the sums are known, and right.
         assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
     }
 }
@@ -812,7 +815,7 @@ fn memory_of_other_tensors_is_refused_before_anything_is_written() {
             (state, None, false)
         );
     }
-    // Another shape of the same length is taken, and becomes that of the version.
+    // A tensor of another shape but the same length is accepted, and gets the version's shape.
     let long = of(&|state| drop(state.insert("a", Dtype::BF16, &[30_000], vec![1; 60_000])));
     let memory = Elsewhere::of(&buffers(&long), false);
     let mut follower =
@@ -874,7 +877,7 @@ fn a_chain_that_goes_back_is_followed_where_that_is_allowed() {
         let (_, mut other) = elsewhere(&chain, 5, can_be_read, FollowerOptions::default());
         let hidden = chain.store.get(ObjectName::Commit(5)).unwrap().unwrap();
         chain.store.delete(&[ObjectName::Commit(5)]).unwrap();
-        // Also when it is known not to hold its version, it does not go back behind it.
+        // A follower does not go back to an older version, even if its memory is known to be torn.
         assert_eq!(
             other.prepare_proven(None, &()).unwrap_err().rule(),
             Some("R-CHN-14")
@@ -906,10 +909,11 @@ fn a_chain_that_goes_back_is_followed_where_that_is_allowed() {
 
 #[test]
 fn another_chain_is_refused() {
-    let (chain, second) = (Chain::of(&ALL[..1], 3), Chain::of(&ALL[..1], 2));
+    let chain = Chain::of(&ALL[..1], 3);
+    let second = Chain::of(&ALL[..1], 2);
     let folder = chain.folder.path().join("chain");
     for can_be_read in [true, false] {
-        // Another one may only be the first.
+        // Even with `adopt`, a follower that already follows a chain refuses another one.
         let (memory, mut follower) = elsewhere(
             &chain,
             2,

@@ -1,5 +1,5 @@
-//! Several profiles at once, and memory that is changed in place: of this process, elsewhere, and
-//! of several processes.
+//! Several profiles at once, and memory that is changed in place: of this process, in another
+//! place, and of several processes.
 
 mod elsewhere;
 mod memory;
@@ -31,7 +31,7 @@ use crate::support::verify::{marks, prove};
 
 const ALL: [Profile; 3] = [Profile::Local, Profile::Compact, Profile::Direct];
 
-/// Versions of which just values change, in a chain that is published as they come.
+/// Versions in which only values change, and the chain in which they are published.
 struct Chain {
     folder: TempDir,
     store: Store,
@@ -40,7 +40,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// With a snapshot of every fourth version.
+    /// Creates a chain with a snapshot of every fourth version.
     fn new(profiles: &[Profile]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chain");
@@ -58,7 +58,7 @@ impl Chain {
         }
     }
 
-    /// With this many versions.
+    /// Creates a chain with this many versions.
     fn of(profiles: &[Profile], count: usize) -> Self {
         let mut chain = Self::new(profiles);
         (0..count).for_each(|_| drop(chain.publish()));
@@ -81,7 +81,7 @@ impl Chain {
         published
     }
 
-    /// The digest of a commit.
+    /// Digest of a commit.
     fn published(&self, version: u64) -> Digest {
         Digest::of_bytes(
             &self
@@ -113,7 +113,7 @@ impl Chain {
         LinkReader::open(FileSource::open(path).unwrap(), &Limits::default()).unwrap()
     }
 
-    /// The route from there that can be taken in place.
+    /// The route from this version that works in place.
     fn in_place_route(&self, version: u64, from: u64) -> Route {
         let commit = self.commit(version);
         let routes = commit.routes.iter().zip(commit.in_place_routes());
@@ -124,7 +124,7 @@ impl Chain {
             .unwrap()
     }
 
-    /// Puts routes into force, whatever they are.
+    /// Makes these routes valid, whatever they are.
     fn set_routes(&self, version: u64, routes: Vec<Route>) {
         let commit = Digest::of_bytes(
             &self
@@ -152,7 +152,7 @@ impl Chain {
     }
 }
 
-/// The version after this one: about one lane in fifty differs, by a little.
+/// The version after this one: about one lane in fifty differs slightly.
 fn next(last: Option<&MemoryState>, version: u64) -> MemoryState {
     let mut random = Random(0x1234_5678 ^ version);
     let mut state = last.cloned().unwrap_or_default();
@@ -186,7 +186,7 @@ fn next(last: Option<&MemoryState>, version: u64) -> MemoryState {
     state
 }
 
-/// Buffers like those of somebody else.
+/// Buffers of a caller.
 type Buffers = Vec<(TensorInfo, Vec<u8>)>;
 
 fn buffers(state: &MemoryState) -> Buffers {
@@ -196,7 +196,7 @@ fn buffers(state: &MemoryState) -> Buffers {
         .collect()
 }
 
-/// Of the same form, with something else in them.
+/// Buffers of the same form with other content.
 fn scribbled(state: &MemoryState) -> Buffers {
     state
         .iter()
@@ -213,7 +213,7 @@ fn lend(buffers: &mut Buffers) -> LentState<&mut [u8]> {
     .unwrap()
 }
 
-/// Memory that holds a version, and its follower. The processor can read the memory, or not.
+/// Memory that holds a version, and its follower. The processor can or cannot read the memory.
 fn elsewhere(
     chain: &Chain,
     version: usize,
@@ -235,12 +235,12 @@ fn go<M: PlacedMemory>(follower: &mut Follower<InPlace<M>>, version: u64) -> Swi
     follower.apply(&mut prepared, &Alone, &()).unwrap()
 }
 
-/// What memory holds that can be read.
+/// Copies the content of readable memory.
 fn copy<M: PlacedMemory>(follower: &Follower<InPlace<M>>) -> MemoryState {
     MemoryState::copy_of(follower.memory().unwrap().state().unwrap()).unwrap()
 }
 
-/// A lane of the tensor that the version changes, or that it does not.
+/// Finds a lane of the tensor that the version changes, or one that it does not change.
 fn lane(chain: &Chain, version: u64, tensor: usize, changes: bool) -> usize {
     let version = usize::try_from(version).unwrap();
     let [before, after] =
@@ -264,7 +264,7 @@ fn several_profiles_are_several_routes() {
             .collect::<Vec<_>>(),
         [Some(1); 3]
     );
-    // Each profile is what it says, and all links have sums; the snapshot, too.
+    // Each route has its profile, and all links have sums, including the snapshot.
     let kinds = commit
         .routes
         .iter()
@@ -289,7 +289,7 @@ fn several_profiles_are_several_routes() {
     );
     assert_eq!(marks(&chain.store), (2, 4));
     assert_eq!(prove(&chain.store), chain.states);
-    // The path of a late joiner is that of the shortest links.
+    // The path of a late joiner has the shortest links.
     let bytes = |version: u64| {
         chain
             .commit(version)
@@ -303,7 +303,7 @@ fn several_profiles_are_several_routes() {
         commit.metadata["deltachain.path-bytes"],
         format!("{} {}", bytes(0), bytes(0) + bytes(1) + bytes(2))
     );
-    // Reports say so.
+    // Reports say so, too.
     let shown = show(&chain.store, Some(2), None).unwrap();
     assert!(
         shown
@@ -320,7 +320,7 @@ fn several_profiles_are_several_routes() {
             .eq(commit.in_place_routes())
     );
 
-    // Without local links nothing is marked, and nothing has sums.
+    // Without local links, no route is marked and no link has sums.
     let chain = Chain::of(&[Profile::Direct], 2);
     assert!(!chain.commit(1).metadata.contains_key("deltachain.in-place"));
     assert!(
@@ -330,7 +330,7 @@ fn several_profiles_are_several_routes() {
             .unwrap()
             .is_none()
     );
-    // What comes or goes cannot be taken in place.
+    // Tensors cannot be added or removed in place.
     let mut chain = Chain::of(&[Profile::Local], 2);
     let mut more = next(chain.states.last(), 2);
     more.insert("e", Dtype::U8, &[1], vec![7]).unwrap();
@@ -378,7 +378,7 @@ fn shards_have_links_of_each_profile() {
         };
         [part(&["a", "d"]), part(&["b", "c"])]
     };
-    // The second has no local links of its own.
+    // In version 2, the second shard has no local link.
     for (version, second) in [(0, &ALL[..2]), (1, &ALL[..2]), (2, &ALL[1..2])] {
         let [base, target] = [version.max(1) - 1, version].map(shards);
         let parts = [&ALL[..2], second]
@@ -414,7 +414,7 @@ fn shards_have_links_of_each_profile() {
         [vec![false], vec![false, true], vec![false]]
     );
 
-    // Both shards in place, in one memory.
+    // Both shards are updated in place, in one memory.
     let both = |version| union(&shards(version));
     let mut own = scribbled(&both(0));
     let mut follower = into_memory(
@@ -425,7 +425,7 @@ fn shards_have_links_of_each_profile() {
     .unwrap();
     for version in 0..3 {
         let switched = go(&mut follower, version);
-        // The last has no sums in one shard, which is taken by digests.
+        // In the last version, one shard has no sums and is proven by digests.
         assert_eq!((switched.version, switched.fallback), (version, None));
         follower.check(&Alone, &()).unwrap();
         follower.verify(&()).unwrap();
@@ -433,8 +433,8 @@ fn shards_have_links_of_each_profile() {
     }
     drop(follower);
     assert_eq!(own, buffers(&both(2)));
-    // One that cannot be read takes the last as a whole. With a shard alone, nothing else is
-    // touched.
+    // Unreadable memory loads the last version as a whole. A follower of one shard touches nothing
+    // else.
     let memory = Elsewhere::of(&scribbled(&both(0)), false);
     let mut follower = into_memory(
         chain.store.clone(),
@@ -452,7 +452,7 @@ fn shards_have_links_of_each_profile() {
     let options = FollowerOptions::default().shards(Some(vec![0]));
     let mut follower = into_memory(chain.store.clone(), memory.clone(), options).unwrap();
     for version in 0..3 {
-        // All of its own links are local.
+        // All links of this shard are local.
         assert_eq!(
             (go(&mut follower, version).fallback, memory.copy()),
             (None, shards(version)[0].clone())
@@ -489,7 +489,7 @@ fn a_compaction_leaves_what_is_taken_in_place() {
             (Some(2), false)
         ]
     );
-    // The compact link of the commit has been replaced, the local one is still there.
+    // The commit's compact link has been replaced; the local one is still there.
     let shown = show(&chain.store, None, None).unwrap();
     let in_place: Vec<_> = shown
         .routes
@@ -502,7 +502,7 @@ fn a_compaction_leaves_what_is_taken_in_place() {
         (1, route.from, &route.files)
     );
     assert_eq!((shown.routes.len(), marks(&chain.store).0), (6, 2));
-    // A prune keeps what leads from a kept version to the next.
+    // A prune keeps the links from a kept version to the next.
     chain.publish();
     let keep = Keep {
         last: 3,

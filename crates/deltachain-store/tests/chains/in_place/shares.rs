@@ -1,4 +1,4 @@
-//! Memory that several processes hold together: threads that have a share each.
+//! Memory that several processes hold together. Each process is a thread with its share.
 
 use deltachain::tensor::find;
 use std::sync::Mutex;
@@ -13,26 +13,25 @@ use deltachain_store::{InPlace, PreparedVersion};
 use super::*;
 use crate::in_place::elsewhere::{GAP, lanes};
 
-/// How long a process waits for another one. That it ever does is a fault.
+/// Time that a process waits for another one. Reaching it is a fault.
 const LOST: Duration = Duration::from_mins(1);
 
-/// What a process tells the others.
+/// Message to the other processes.
 #[derive(Debug, Clone)]
 enum Word {
     Sums(Vec<[Sums; 2]>, Option<(ErrorClass, String)>),
     Vote(Option<(ErrorClass, String)>),
     Agreement(Digest),
-    /// It cannot be reached any more.
+    /// The sender is no longer reachable.
     Gone,
 }
 
-/// Where a process hears the others, and they hear it.
+/// Channels between a process and the others.
 struct Seat {
     rank: usize,
     to: Vec<Sender<Word>>,
     from: Vec<Mutex<Receiver<Word>>>,
-    /// After this many votes nothing is heard of the others, nor do they hear this one if it
-    /// `breaks`.
+    /// Number of votes until this process loses the others. If it `breaks`, they lose it, too.
     votes: AtomicUsize,
     breaks: bool,
 }
@@ -69,7 +68,7 @@ impl Seat {
         seats
     }
 
-    /// Tells the others, and hears them.
+    /// Sends a message to the others, and receives theirs.
     fn exchange(&self, word: &Word) -> Result<Vec<Word>> {
         for (rank, to) in self.to.iter().enumerate() {
             if rank != self.rank {
@@ -86,7 +85,7 @@ impl Seat {
             .collect()
     }
 
-    /// Whether all have the same.
+    /// True if all processes have the same digest.
     fn agrees(&self, digest: Digest) -> bool {
         let others = self.exchange(&Word::Agreement(digest)).unwrap();
         others
@@ -155,7 +154,7 @@ struct Process {
 type Prepared = PreparedVersion<InPlace<Elsewhere>>;
 
 impl Process {
-    /// A version, when all have prepared the same.
+    /// Prepares a version until all processes agree on it.
     fn prepare(&mut self, version: u64) -> Prepared {
         let prepared = self.follower.prepare(Some(version), &()).unwrap().unwrap();
         if self.follower.memory().is_none() {
@@ -164,7 +163,7 @@ impl Process {
         if self.seat.agrees(prepared.agreement()) {
             return prepared;
         }
-        // Somebody has to load all of it.
+        // One process has to load the whole version, so all do.
         self.follower.doubt(Fallback::Torn);
         let prepared = self.follower.prepare(Some(version), &()).unwrap().unwrap();
         assert!(self.seat.agrees(prepared.agreement()));
@@ -183,7 +182,7 @@ impl Process {
         self.follower.check(&self.seat, &())
     }
 
-    /// Goes to a version, at the second attempt if the first cannot be proven.
+    /// Goes to a version, in a second attempt if the first cannot be proven.
     fn go(&mut self, version: u64) -> SwitchReport<()> {
         let mut prepared = self.prepare(version);
         if self.prove(&mut prepared).is_err() {
@@ -195,13 +194,13 @@ impl Process {
     }
 }
 
-/// Processes that hold a version of these states together.
+/// Processes that together hold a version of these states.
 struct Group {
     processes: Vec<Process>,
 }
 
-/// What a process holds, if the first dimension of "a" and the second of "b" are divided in two,
-/// and all have "c". Of "b" the first half is transposed, and lies in one row with gaps. "a" begins
+/// Regions of a process: the first dimension of "a" and the second of "b" are divided in two, and
+/// every process has "c". The first half of "b" is transposed and has gaps in its row. "a" begins
 /// in the middle of a row.
 fn given(rank: usize, state: &MemoryState) -> (Vec<Region>, Vec<Vec<u8>>) {
     let mut given = Vec::new();
@@ -245,7 +244,7 @@ fn given(rank: usize, state: &MemoryState) -> (Vec<Region>, Vec<Vec<u8>>) {
             index: vec![],
         });
     }
-    // Each row has room for it, and some more.
+    // Each row has more room than its tensor needs.
     let sizes = [(5 + 80 * 200 + 9) * 2, (3 + 130 * 20 + 7) * 4, 500, 0];
     assert_eq!(state.tensors().len(), 4);
     (
@@ -298,7 +297,7 @@ impl Group {
         }
     }
 
-    /// That holds a version.
+    /// Creates a group that holds a version.
     fn at(chain: &Chain, count: usize, version: usize) -> Self {
         let mut group = Self::new(chain, count);
         group.all(|own| assert_eq!(own.go(version as u64).fallback, None));
@@ -306,7 +305,7 @@ impl Group {
         group
     }
 
-    /// All processes do something at once.
+    /// Runs `work` in all processes in parallel.
     fn all<T: Send>(&mut self, work: impl Fn(&mut Process) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let work = &work;
@@ -322,14 +321,14 @@ impl Group {
         })
     }
 
-    /// All hold a state, bit for bit, and nothing else has been written.
+    /// Checks that all processes hold a state, bit for bit, and have written nothing else.
     fn holds(&self, state: &MemoryState) {
         for own in &self.processes {
             assert!(own.memory.holds(state), "{}", own.seat.rank);
         }
     }
 
-    /// Flips a bit of a lane of a tensor that a process has, if the version changes it or not.
+    /// Flips a bit in a process's lane that the version changes, or in one that it does not change.
     fn flip(&self, rank: usize, chain: &Chain, version: usize, tensor: usize, changes: bool) {
         let memory = &self.processes[rank].memory;
         let name = memory.places.tensors()[tensor].name();
@@ -378,7 +377,7 @@ fn processes_follow_a_chain_together() {
                 .iter()
                 .all(|held| *held)
         );
-        // Back as a whole, and on.
+        // Back to an older version as a whole, and on from there.
         for (version, fallback) in [(3, Some(Fallback::NoRoute)), (4, None)] {
             let switched = group.all(|own| own.go(version));
             assert!(
@@ -395,7 +394,7 @@ fn processes_follow_a_chain_together() {
 fn a_wrong_lane_of_one_process_is_found_by_all() {
     let chain = Chain::of(&ALL[..1], 4);
     for (count, rank) in [(2, 0), (2, 1), (4, 3)] {
-        // Divided in rows, in columns, and held by all.
+        // Tensor "a" is divided by rows, "b" by columns, and "c" is in every process.
         for tensor in 0..3 {
             let mut group = Group::at(&chain, count, 2);
             group.flip(rank, &chain, 3, tensor, true);
@@ -408,7 +407,7 @@ fn a_wrong_lane_of_one_process_is_found_by_all() {
             );
             group.holds(&chain.states[3]);
 
-            // One that does not change is found by a check.
+            // A check finds a wrong lane that does not change.
             let mut group = Group::at(&chain, count, 2);
             group.flip(rank, &chain, 3, tensor, false);
             let switched = group.all(|own| own.go(3));
@@ -426,7 +425,7 @@ fn a_wrong_lane_of_one_process_is_found_by_all() {
                         == ErrorClass::StateMismatch)
             );
             // That another process does not hold the version says nothing about this one, but all
-            // load it.
+            // load it again.
             let switched = group.all(|own| {
                 own.follower.doubt(Fallback::Torn);
                 own.go(3)
@@ -464,7 +463,7 @@ fn processes_go_back_together() {
             });
             assert_eq!(failed, [ErrorClass::Io; 2]);
             group.holds(&chain.states[2]);
-            // The old version is of use.
+            // The old version is still usable.
             group.processes[rank]
                 .memory
                 .faults
@@ -478,7 +477,7 @@ fn processes_go_back_together() {
             );
             group.holds(&chain.states[3]);
         }
-        // If the way back fails on one, all are torn.
+        // If the undo fails in one process, all are torn.
         let mut group = Group::at(&chain, 2, 2);
         group.processes[rank]
             .memory
@@ -497,7 +496,7 @@ fn processes_go_back_together() {
             assert_eq!(own.go(3).fallback, Some(Fallback::Torn));
         });
         group.holds(&chain.states[3]);
-        // Somebody writes to the memory of one.
+        // An outside writer changes the memory of one process.
         let mut group = Group::at(&chain, 2, 2);
         let mut prepared = group.all(|own| {
             let mut prepared = own.prepare(3);
@@ -546,17 +545,18 @@ fn a_vote_that_is_lost_leaves_it_torn() {
                         own.apply(&mut prepared).unwrap_err().class(),
                         ErrorClass::Io
                     );
-                    // What was prepared is not proven any more.
+                    // The prepared version is no longer proven.
                     if to == 3 {
                         assert!(own.follower.begin(&prepared).is_err());
                     }
                     assert_eq!((own.follower.held(), own.follower.is_torn()), (None, true));
                 } else if to == 3 {
-                    // It has heard that all have written.
+                    // This process has received the votes that all have written.
                     assert_eq!(own.apply(&mut prepared).unwrap().version, 3);
                     own.follower.doubt(Fallback::Torn);
                 } else {
-                    // The same, but all of it would now be compared with the others.
+                    // Here, too, but a whole load would now compare everything with the other
+                    // process, so this one only votes.
                     own.seat.vote(None).unwrap();
                     own.follower.doubt(Fallback::Torn);
                 }
@@ -582,7 +582,7 @@ fn a_vote_that_is_lost_leaves_it_torn() {
 fn an_error_of_one_process_is_that_of_all() {
     let chain = Chain::of(&ALL[..1], 4);
     for rank in 0..2 {
-        // One cannot read its memory.
+        // One process cannot read its memory.
         let mut group = Group::at(&chain, 2, 2);
         group.processes[rank]
             .memory
@@ -613,7 +613,7 @@ fn an_error_of_one_process_is_that_of_all() {
         );
         group.holds(&chain.states[3]);
 
-        // One does not know where its memory is.
+        // One process does not know where its memory is.
         let mut group = Group::at(&chain, 2, 2);
         group.all(|own| {
             let mut prepared = own.prepare(3);
@@ -634,7 +634,7 @@ fn an_error_of_one_process_is_that_of_all() {
         assert_eq!(fallbacks[rank], Fallback::Place);
         group.holds(&chain.states[3]);
 
-        // One has not proven what it is to apply: nothing is written.
+        // One process has not proven the version that it applies: nothing is written.
         let mut group = Group::at(&chain, 2, 2);
         group.all(|own| {
             let mut prepared = own.prepare(3);
@@ -653,7 +653,7 @@ fn an_error_of_one_process_is_that_of_all() {
         });
         group.holds(&chain.states[2]);
 
-        // One cannot load a whole version: all are torn.
+        // One process cannot load a whole version: all are torn.
         let mut group = Group::at(&chain, 2, 2);
         group.processes[rank]
             .memory
@@ -681,7 +681,8 @@ fn whoever_is_stopped_stops_all() {
     for rank in 0..2 {
         // In place, and as a whole.
         for to in [3, 1] {
-            let (mut stop_at, mut seen) = (1, [0; 3]);
+            let mut stop_at = 1;
+            let mut seen = [0; 3];
             loop {
                 let mut group = Group::at(&chain, 2, 2);
                 let stopped = group.all(|own| {
@@ -700,7 +701,7 @@ fn whoever_is_stopped_stops_all() {
                 match stopped[0] {
                     (true, Some((2, _)), false) => seen[0] += 1,
                     (true, None, true) => seen[1] += 1,
-                    // All has been written, but not compared.
+                    // Everything has been written, but not compared.
                     (true, Some((version, true)), false) if version == to => seen[2] += 1,
                     (is_err, ..) => {
                         assert!(!is_err);
@@ -713,7 +714,7 @@ fn whoever_is_stopped_stops_all() {
                 group.holds(&chain.states[usize::try_from(to).unwrap()]);
                 stop_at += 1;
             }
-            // Nothing of what is in place stops when it is written.
+            // An update in place does not stop once it writes.
             assert_eq!(
                 seen.map(|times| times > 0),
                 if to == 3 {
@@ -758,7 +759,7 @@ fn whoever_starts_from_something_else_does_not_agree() {
     let mut chain = Chain::of(&ALL[..1], 4);
     chain.publish();
     let mut group = Group::at(&chain, 2, 2);
-    // One is behind, so that all load the whole version.
+    // One process is behind, so all load the whole version.
     group.all(|own| {
         if own.seat.rank == 1 {
             own.follower.doubt(Fallback::Torn);
@@ -818,7 +819,7 @@ fn only_what_is_prepared_now_counts() {
     let memory = Elsewhere::of(&scribbled(&chain.states[0]), false);
     let mut follower = Follower::in_place(chain.store.clone(), FollowerOptions::default()).unwrap();
     let mut first = follower.prepare(Some(0), &()).unwrap().unwrap();
-    // What the memory must have can be read before there is any.
+    // The required tensors are known before there is any memory.
     assert!(
         first
             .tensors()
@@ -836,7 +837,7 @@ fn only_what_is_prepared_now_counts() {
     follower.apply(&mut first, &Alone, &()).unwrap();
     let [mut old, mut now, mut second] =
         [1, 1, 2].map(|version| follower.prepare(Some(version), &()).unwrap().unwrap());
-    // Nothing is proven unless that is asked for, and it is not applied then.
+    // A prepared version must be proven explicitly, and is not applied before.
     assert_eq!(
         follower.apply(&mut now, &Alone, &()).unwrap_err().class(),
         ErrorClass::Usage
@@ -901,8 +902,8 @@ fn only_what_is_prepared_now_counts() {
     );
     assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
     assert!(follower.finish(&whole).is_err() && follower.begin(&whole).is_err());
-    // One that compares it itself says what to do if it is something else; a check says that it
-    // holds no version.
+    // After a failed `compare`, the caller decides what to do; a failed check would mean that no
+    // version is held.
     memory.flip(1, 7);
     assert_eq!(
         follower.compare(&Alone, &()).unwrap_err().rule(),
@@ -917,7 +918,7 @@ fn only_what_is_prepared_now_counts() {
         (chain.states[1].clone(), None)
     );
 
-    // There was no room for changes. That says nothing about what it holds.
+    // There was no room for the changes, which says nothing about the memory.
     follower.doubt(Fallback::Budget);
     assert_eq!(
         (
@@ -929,7 +930,7 @@ fn only_what_is_prepared_now_counts() {
     assert_eq!(go_proven(&mut follower, 3).fallback, Some(Fallback::Budget));
     assert_eq!(memory.copy(), chain.states[3]);
 
-    // It lies elsewhere.
+    // The memory has moved.
     follower.doubt(Fallback::Place);
     assert_eq!(
         (
@@ -957,7 +958,7 @@ fn only_what_is_prepared_now_counts() {
     assert_eq!(memory.copy(), chain.states[3]);
 }
 
-/// As an owner does who proves for itself.
+/// Goes to a version as a caller that starts the proof itself.
 fn go_proven(follower: &mut Follower<InPlace<Elsewhere>>, version: u64) -> SwitchReport<()> {
     let mut prepared = follower.prepare(Some(version), &()).unwrap().unwrap();
     follower.prove(&mut prepared, &Alone, &()).unwrap();
@@ -977,7 +978,8 @@ fn sums_are_learned_where_links_have_none() {
             .all(|switched| switched.fallback.is_none())
     );
     group.holds(&chain.states[2]);
-    // To a version without links in place it goes as a whole, and on from there.
+    // A version without links in place is loaded as a whole; the next one is updated in place
+    // again.
     chain.options = chain.options.profiles(vec![Profile::Compact]);
     chain.publish();
     chain.options = chain.options.profiles(vec![Profile::Local]);
@@ -1002,7 +1004,7 @@ fn copies_of_memory_that_can_be_read_are_followed_by_digests() {
     chain.options = chain.options.profiles(vec![Profile::Compact]);
     chain.publish();
     for wrong in [None, Some(0), Some(1)] {
-        // Each process has all of it.
+        // Each process has all tensors.
         let mut group = Group::new(&chain, 2);
         for own in &mut group.processes {
             own.memory = Elsewhere::of(&scribbled(&chain.states[0]), true);

@@ -1,5 +1,5 @@
-//! Versions that are loaded as a whole, what is too long for lanes, and tensors that lie in the
-//! same memory.
+//! Versions that are loaded as a whole, changes that are too long for lanes, and tensors that share
+//! memory.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use deltachain::tensor::PIECE_BYTES;
 
 use super::*;
 
-/// Counts the bytes of a phase.
+/// Counts the bytes of each phase.
 #[derive(Default)]
 struct Counting {
     begun: Mutex<BTreeMap<&'static str, u64>>,
@@ -38,7 +38,7 @@ impl Observer for Counting {
     fn remark(&self, _text: &str) {}
 }
 
-/// A state of many small tensors, a version of it.
+/// A version of a state with many small tensors.
 fn many(version: u8) -> MemoryState {
     let mut state = MemoryState::new();
     for number in 0..3000_u16 {
@@ -60,7 +60,7 @@ fn a_whole_version_is_built_in_one_pass() {
     let mut chain = Chain::new(&ALL[..1]);
     chain.options = chain.options.snapshots(Snapshots::Never);
     (0..3).for_each(|version| drop(chain.publish_state(many(version))));
-    // A snapshot, and links after it.
+    // From a snapshot, and with links after it.
     for version in [0, 2] {
         let memory = Elsewhere::of(&scribbled(&chain.states[0]), false);
         let mut follower = into_memory(
@@ -105,7 +105,7 @@ fn a_whole_version_is_built_in_one_pass() {
     }
 }
 
-/// Two shards: with a tensor of several pieces, and with empty ones.
+/// Two shards: one with a tensor of several pieces, and both with empty tensors.
 fn large(version: u8) -> [MemoryState; 2] {
     let mut shards = [MemoryState::new(), MemoryState::new()];
     let bytes = usize::try_from(2 * PIECE_BYTES + 6).unwrap();
@@ -145,11 +145,11 @@ fn large(version: u8) -> [MemoryState; 2] {
 
 #[test]
 fn each_tensor_comes_once() {
-    // Its links have no sums.
+    // Links without sums.
     let mut chain = crate::common::Chain::new();
     chain.add_shards(large(0).to_vec(), &[None]);
     chain.add_shards(large(1).to_vec(), &[Some(0)]);
-    // And a snapshot that no commit names.
+    // A snapshot that no commit names.
     let snapshot = chain.make_route(1, None);
     chain.set_routes(1, 1, vec![snapshot]);
     let patterns: [Option<Vec<String>>; 2] = [
@@ -192,7 +192,8 @@ fn each_tensor_comes_once() {
             .collect();
         assert!(infos.iter().eq(expected.iter().map(|(info, _)| info)));
         for _ in 0..2 {
-            let (mut seen, counts) = (Vec::new(), Counting::default());
+            let mut seen = Vec::new();
+            let counts = Counting::default();
             let mut take = |info: &TensorInfo, data: Vec<u8>| {
                 seen.push((info.clone(), data));
                 Ok(())
@@ -203,7 +204,7 @@ fn each_tensor_comes_once() {
             let bytes: u64 = expected.iter().map(|(_, data)| data.len() as u64).sum();
             assert_eq!(counts.done.lock().unwrap()["build"], bytes);
         }
-        // What the caller says ends it.
+        // An error of the caller ends the iteration.
         let mut refuse = |_: &TensorInfo, _: Vec<u8>| Err(Error::usage("no more"));
         assert_eq!(
             prepared
@@ -212,7 +213,7 @@ fn each_tensor_comes_once() {
                 .message(),
             "no more"
         );
-        // The sums are those of what has been hashed.
+        // The sums come from the hashed tensors.
         let mut own = expected.clone();
         follower.bind(lend(&mut own));
         follower.begin(&prepared).unwrap();
@@ -274,7 +275,7 @@ fn what_takes_more_memory_than_the_model_is_loaded_as_a_whole() {
         "{:?}",
         notes.remarks()
     );
-    // That says nothing about what it holds.
+    // That the budget is too small says nothing about the memory.
     assert_eq!(
         (
             follower.held().unwrap().version,
@@ -291,7 +292,7 @@ fn what_takes_more_memory_than_the_model_is_loaded_as_a_whole() {
     assert!(own == buffers(&chain.states[1]));
 }
 
-/// Versions of tensors that lie in the same memory, and of one that does not. In the last they
+/// A version of two tensors that share memory, and of one that does not. In version 3 the two
 /// differ.
 fn tied(version: u8) -> MemoryState {
     let mut state = MemoryState::new();
@@ -338,7 +339,7 @@ fn what_lies_in_the_same_memory_is_written_once() {
             {
                 let mut seen = memory.seen.lock().unwrap();
                 assert_eq!(seen.fills, BTreeMap::from([((0, 0), 1), ((1, 0), 1)]));
-                // Each is compared with its own sums.
+                // Each tensor is compared with its own sums.
                 assert_eq!(std::mem::take(&mut *seen).summed, [0, 1, 2]);
             }
             let in_place = profile == Profile::Local || can_be_read;
@@ -348,17 +349,17 @@ fn what_lies_in_the_same_memory_is_written_once() {
                 assert_eq!(memory.copy(), chain.states[usize::from(version)]);
                 let seen = std::mem::take(&mut *memory.seen.lock().unwrap());
                 if in_place {
-                    // 40 lanes of each change.
+                    // 40 lanes in each of the two rows.
                     assert_eq!((seen.written, seen.fills.len()), (80, 0));
                 }
                 if profile == Profile::Local {
-                    // Each is proven by its own sums.
+                    // Each tensor is proven by its own sums.
                     assert_eq!(seen.gathered, 120);
                 }
                 assert!(follower.check(&Alone, &()).unwrap().is_some());
                 memory.seen.lock().unwrap().summed.clear();
             }
-            // Memory cannot hold two values in one place.
+            // One place in memory cannot hold two values.
             let held = follower.held().cloned();
             let error = follower.prepare_proven(Some(3), &()).unwrap_err();
             assert_eq!(
@@ -370,7 +371,7 @@ fn what_lies_in_the_same_memory_is_written_once() {
                 (follower.held(), memory.copy()),
                 (held.as_ref(), chain.states[2].clone())
             );
-            // A wrong lane is found, whichever of them has it.
+            // A wrong lane is found in either tensor.
             memory.flip(1, lane(&chain, 2, 1, false));
             assert_eq!(
                 follower.check(&Alone, &()).unwrap_err().class(),

@@ -1,12 +1,12 @@
-//! Publishers, prunes, compactions and followers side by side: every order of their operations, one
+//! Concurrent publishers, prunes, compactions and followers: every order of their operations, one
 //! by one.
 //!
-//! An order is a list of choices. What the clients do follows from the order alone. All orders of a
-//! kind are tried, or, if they are more than `DELTACHAIN_ORDERS` says (with sleeps
-//! `DELTACHAIN_SLEEPY_ORDERS`), as many that are drawn; 0 means all. Two orders give the same if
-//! they differ in neighbours only that have nothing to do with each other. Of all orders that are
-//! equal in this way, one is tried: that in which clients with lower numbers come first. So an
-//! order is left as soon as it has such neighbours the wrong way round.
+//! An order is a list of choices, and it alone determines what the clients do. The tests try all
+//! orders of a kind, or a random sample if there are more orders than `DELTACHAIN_ORDERS` (with
+//! sleeps `DELTACHAIN_SLEEPY_ORDERS`); 0 means all. Two orders are equivalent if they differ only
+//! in neighbouring operations that are independent of each other. Of all equivalent orders, one is
+//! tried: the order in which clients with lower numbers come first. So an order is abandoned as
+//! soon as it has such neighbours the wrong way round.
 
 mod stepped;
 
@@ -31,12 +31,12 @@ use crate::support::shards::{commit_shards, publish_shard};
 use crate::support::verify::rebuild;
 use crate::support::{Random, quick, setting};
 
-/// What somebody does to a chain.
+/// Work of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     /// Publishes version 4.
     Publish,
-    /// The same as the only shard of two processes: one stores, the other commits.
+    /// Publishes version 4 as the only shard of two processes: one stores it, the other commits it.
     PublishShard,
     /// Keeps the newest two versions.
     Prune,
@@ -44,19 +44,19 @@ enum Work {
     PruneLess,
     /// Keeps all versions, and removes old files that no document names.
     PruneAbandoned,
-    /// Takes back what was withdrawn.
+    /// Undoes the withdrawal of versions.
     Undo,
-    /// Puts the commit of version 3 back, which was lost.
+    /// Restores the commit of version 3, which was lost.
     Restore,
     /// Adds a snapshot of version 3.
     Compact,
-    /// Gets the head from nothing.
+    /// Loads the head without a base.
     Follow,
 }
 
-/// A chain of four versions that was made and pruned long ago, so that there is something that a
-/// prune removes: routes that are withdrawn, routes documents that are not in force, and a link of
-/// a publisher that did not get to its commit.
+/// A chain of four versions that was made and pruned long ago, so that a prune has something to
+/// remove: withdrawn routes, superseded routes documents, and a link of a publisher that never
+/// committed.
 struct Start {
     objects: Vec<(Path, PutPayload)>,
     states: Vec<MemoryState>,
@@ -132,7 +132,7 @@ impl Start {
         publish(&store, &states, 3).unwrap();
         // Routes to versions 0 and 1 are withdrawn; their files stay for a day.
         prune_to(&store, 2).unwrap();
-        // What a publisher left behind.
+        // A link that a publisher left behind.
         publish_shard(
             &store,
             &states[4],
@@ -228,9 +228,9 @@ impl Start {
             .map(|is_new| assert!(is_new))
     }
 
-    /// Carries out an order: at each step the choice with this number, and the first one beyond the
-    /// end. If this is one of `all` orders, the choices that are left out are those with which
-    /// another order gives the same.
+    /// Carries out an order: each entry is the number of the choice at that step; beyond the end,
+    /// the first choice is taken. If this is one of `all` orders, choices that lead to an
+    /// equivalent order are left out.
     fn carry_out(&self, works: &[Work], how: How, order: &[usize], all: bool) -> Tried {
         let mut is_new = true;
         let mut last: Option<(usize, Touch)> = None;
@@ -266,7 +266,7 @@ impl Start {
                     is_new && !(all && is_wrong_way_round(&bucket, last.as_ref(), next))
                 });
                 if choices.is_empty() {
-                    // Another order gives the same. This one is brought to its end.
+                    // Another order is equivalent. This one still runs to its end.
                     is_new = false;
                     choices.push(first);
                 }
@@ -300,7 +300,8 @@ impl Start {
         }
     }
 
-    /// Nothing that is needed has been lost, and everybody has got what they were told.
+    /// Checks that nothing needed has been lost, and that all clients got what was reported to
+    /// them.
     fn check(
         &self,
         works: &[Work],
@@ -329,7 +330,7 @@ impl Start {
                 .unwrap_or_else(|error| panic!("version {version}: {error:#}, {steps:?}"));
             assert!(built == self.states[usize::try_from(version).unwrap()]);
         }
-        // A version that came too late is there, but nobody was told that it can be built.
+        // A version that came too late exists, but its publisher was not told that it can be built.
         let is_late = |result: &Result<()>| {
             result
                 .as_ref()
@@ -346,17 +347,18 @@ impl Start {
     }
 }
 
-/// What there was in an order.
+/// Result of one order.
 struct Tried {
-    /// How many choices, at each step.
+    /// Number of choices at each step.
     numbers: Vec<usize>,
-    /// How many operations, of each client.
+    /// Number of operations of each client.
     counts: Vec<usize>,
-    /// Whether no other order gives the same for sure.
+    /// False if another order is equivalent.
     is_new: bool,
 }
 
-/// Whether this step could as well have come before the last one, and so does in another order.
+/// True if this step is independent of the last one and has a lower client number, so that another
+/// order covers it.
 fn is_wrong_way_round(bucket: &Bucket, last: Option<&(usize, Touch)>, next: Next) -> bool {
     let (Some((before, touched)), Next::Client(client)) = (last, next) else {
         return false;
@@ -364,16 +366,15 @@ fn is_wrong_way_round(bucket: &Bucket, last: Option<&(usize, Touch)>, next: Next
     client < *before && bucket.touch(client).commutes(touched)
 }
 
-/// What happens beside the clients.
+/// Events beside the clients.
 #[derive(Debug, Clone, Copy, Default)]
 struct How {
-    /// How often much time passes.
+    /// Number of times that the clock jumps.
     jumps: usize,
     late: Option<(usize, usize)>,
 }
 
-/// Whether somebody may be told this, who then begins anew. Nobody may be told so that has no
-/// rival.
+/// True if this client may fail with this error and start over. A client without a rival may not.
 fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
     let is_maintenance = |work: &&Work| {
         matches!(
@@ -383,20 +384,20 @@ fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
     };
     let has_rival = works.iter().filter(is_maintenance).count() > 1;
     match (work, error.rule()) {
-        // Routes have changed since it was planned.
+        // Routes have changed since the plan was made.
         (Work::Prune | Work::PruneLess | Work::PruneAbandoned | Work::Undo, Some("R-PUB-06")) => {
             works.contains(&Work::Compact) || has_rival
         }
-        // The other one has removed what was listed.
+        // The rival has removed objects of the list.
         (Work::Prune | Work::PruneLess | Work::PruneAbandoned, Some("R-RET-05")) => has_rival,
-        // Nothing was withdrawn so far, or it is too long ago.
+        // Nothing has been withdrawn yet, or the withdrawal is too old.
         (Work::Undo, None) => error.class() == ErrorClass::Chain,
         // A day passed between the first file and the commit, or between planning and reading.
         (Work::Publish, Some("R-PUB-08"))
         | (Work::PublishShard, Some("R-PUB-08" | "R-CHN-09"))
         | (Work::Follow, Some("R-CHN-09")) => how.jumps > 0,
-        // Or between storing a probe and looking at it, so that a prune has removed it as one that
-        // was left behind.
+        // A day passed between storing a probe and reading it, so a prune has removed the probe as
+        // an old one.
         (Work::Prune | Work::PruneLess | Work::PruneAbandoned | Work::PublishShard, None) => {
             how.jumps > 0 && error.to_string().contains("asking for the time")
         }
@@ -404,16 +405,17 @@ fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
     }
 }
 
-/// Tries all orders of these clients, or some if they are more than the environment says.
+/// Tries all orders of these clients, or a sample if the environment allows fewer.
 fn try_orders(works: &[Work], how: How) {
     let start = Start::new();
-    // With many sleeps there are too many orders to try all.
+    // With many sleeps there are too many orders to try them all.
     let most = if how.jumps > 1 {
         setting("DELTACHAIN_SLEEPY_ORDERS", 40)
     } else {
         setting("DELTACHAIN_ORDERS", 150)
     };
-    let (mut tried, mut count) = (0, 0);
+    let mut tried = 0;
+    let mut count = 0;
     let mut order = Some(Vec::new());
     while let Some(next) = order.take_if(|_| most == 0 || tried < most) {
         let Tried {
@@ -427,8 +429,8 @@ fn try_orders(works: &[Work], how: How) {
     if !are_all {
         let mut random = Random(7);
         for _ in 0..most {
-            // A number beyond the last choice is the last, so that all clients come to their turn
-            // about as often.
+            // A number beyond the last choice means the last one, so all clients get about the same
+            // number of turns.
             let clients = works.len().max(2) as u64;
             let order: Vec<usize> = (0..60)
                 .map(|_| usize::try_from(random.below(clients)).unwrap())
@@ -443,7 +445,7 @@ fn try_orders(works: &[Work], how: How) {
     );
 }
 
-/// The order after this one: the last step that has another choice takes the next.
+/// The order after this one: the last step that has another choice takes the next one.
 fn order_after(mut order: Vec<usize>, numbers: &[usize]) -> Option<Vec<usize>> {
     order.resize(numbers.len(), 0);
     let step = (0..numbers.len())
@@ -572,8 +574,8 @@ fn a_publish_a_prune_and_a_compaction() {
     try_orders(&[Work::Publish, Work::Prune, Work::Compact], How::default());
 }
 
-/// Each operation in turn seems to fail, is tried again, and is carried out a second time later:
-/// the old one at any time.
+/// Each operation in turn seems to fail, is retried, and is carried out a second time later: the
+/// first request may take effect at any time.
 #[test]
 fn operations_that_are_carried_out_late() {
     let start = Start::new();

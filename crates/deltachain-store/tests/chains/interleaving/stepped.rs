@@ -1,9 +1,8 @@
-//! A store in memory whose operations are carried out one by one, in an order that is chosen from
-//! outside.
+//! A store in memory whose operations are carried out one by one, in an order chosen from outside.
 //!
-//! Each client has a view of its own. An operation waits until it is its client's turn. So a
-//! client, which does one thing after another, waits at most once, and an order of the operations
-//! is a list of clients.
+//! Each client has a view of its own. An operation waits until it is its client's turn. A client
+//! does one thing after another, so it waits for at most one operation, and an order of the
+//! operations is a list of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,10 +20,10 @@ use object_store::{
     ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// How many hours pass at once.
+/// Numbers of hours that pass at once.
 const SLEEPS: [u64; 2] = [25, 15 * 24];
 
-/// What clients share.
+/// The store that all clients share.
 pub(crate) struct Bucket {
     pub(crate) objects: InMemory,
     turns: Mutex<Turns>,
@@ -33,19 +32,18 @@ pub(crate) struct Bucket {
 
 #[derive(Default)]
 struct Turns {
-    /// With what each client's next operation touches.
+    /// Waiting clients, with the object that the next operation touches.
     waiting: BTreeMap<usize, Touch>,
     /// Clients that have not ended.
     alive: BTreeSet<usize>,
-    /// Whose turn it is, until its operation has been carried out.
+    /// Client whose turn it is, until its operation has been carried out.
     turn: Option<usize>,
-    /// Operations of each client so far.
+    /// Number of operations of each client so far.
     counts: BTreeMap<usize, usize>,
-    /// The operation, by client and number, of which the client is told that it failed, and that is
-    /// carried out later.
+    /// The operation, by client and number, that seems to fail and is carried out later.
     late: Option<(usize, usize)>,
     postponed: Option<Postponed>,
-    /// By how many hours the store's clock is ahead, and after how many leaps.
+    /// Number of hours by which the store's clock is ahead, and number of jumps so far.
     hours: u64,
     leaps: usize,
     stored: BTreeMap<Path, SystemTime>,
@@ -57,19 +55,19 @@ enum Postponed {
     Delete(Path),
 }
 
-/// What an operation reads or changes.
+/// The objects that an operation reads or changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Touch {
     Read(Path),
     Write(Path),
-    /// Everything below a prefix.
+    /// All objects below a prefix.
     List(Path),
-    /// The clock, which nothing reads but what is stored.
+    /// The clock, on which only writes of objects depend.
     Time,
 }
 
 impl Touch {
-    /// Whether it makes no difference which of two operations comes first.
+    /// True if the order of the two operations makes no difference.
     pub(crate) fn commutes(&self, other: &Self) -> bool {
         match (self, other) {
             (
@@ -85,13 +83,13 @@ impl Touch {
     }
 }
 
-/// What can be done next.
+/// A possible next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Client(usize),
-    /// A day passes, and the next time two weeks.
+    /// A day passes; the second time, two weeks.
     Jump,
-    /// What was postponed is carried out.
+    /// The postponed operation is carried out.
     Late,
 }
 
@@ -104,7 +102,7 @@ impl Bucket {
         })
     }
 
-    /// A bucket with the objects of another one, all of which were stored long ago.
+    /// Creates a bucket with the objects of another one, all of which were stored long ago.
     pub(crate) fn copy_of(
         objects: &[(Path, PutPayload)],
         late: Option<(usize, usize)>,
@@ -128,7 +126,7 @@ impl Bucket {
         self.turns.lock().unwrap()
     }
 
-    /// A view for a client, which is waited for until [`end`](Self::end).
+    /// Creates a view for a client. The bucket waits for the client until [`end`](Self::end).
     pub(crate) fn view(self: &Arc<Self>, client: usize) -> Arc<View> {
         self.turns().alive.insert(client);
         Arc::new(View {
@@ -137,7 +135,7 @@ impl Bucket {
         })
     }
 
-    /// A view that waits for nobody.
+    /// Creates a view without turns.
     pub(crate) fn free_view(self: &Arc<Self>) -> Arc<View> {
         Arc::new(View {
             bucket: Arc::clone(self),
@@ -150,7 +148,8 @@ impl Bucket {
         self.changed.notify_all();
     }
 
-    /// Waits until all clients wait, and says what can be done next. Nothing if all have ended.
+    /// Waits until all clients wait, and returns the possible next steps; none if all clients have
+    /// ended.
     pub(crate) fn choices(&self, jumps: usize) -> Vec<Next> {
         let mut turns = self.turns();
         while turns.turn.is_some() || !turns.waiting.keys().eq(&turns.alive) {
@@ -166,7 +165,7 @@ impl Bucket {
         choices
     }
 
-    /// What the operation touches for which this client waits.
+    /// The objects that the client's waiting operation touches.
     pub(crate) fn touch(&self, client: usize) -> Touch {
         self.turns().waiting[&client].clone()
     }
@@ -200,14 +199,14 @@ impl Bucket {
         }
     }
 
-    /// An object is stored now.
+    /// Records that an object was stored now.
     fn stamp(&self, path: &Path) {
         let mut turns = self.turns();
         let now = now() + Duration::from_hours(turns.hours);
         turns.stored.insert(path.clone(), now);
     }
 
-    /// How many operations a client has carried out.
+    /// Number of operations that a client has carried out.
     pub(crate) fn count(&self, client: usize) -> usize {
         self.turns()
             .counts
@@ -232,7 +231,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Waits for the client's turn. `true` if the operation is to be postponed.
+    /// Waits for the client's turn. True if the operation is to be postponed.
     fn wait(&self, touch: Touch) -> bool {
         let Some(client) = self.client else {
             return false;
@@ -250,7 +249,7 @@ impl View {
         turns.late == Some((client, number))
     }
 
-    /// Carries out an operation when it is the client's turn.
+    /// Carries out an operation at the client's turn.
     async fn step<T>(
         &self,
         touch: Touch,
@@ -320,7 +319,7 @@ impl fmt::Display for View {
 #[async_trait]
 impl ObjectStore for View {
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
-        // What never changes and is never removed gives the same at any time, so that its order
+        // Objects that never change and are never removed read the same at any time, so the order
         // does not matter.
         let never_changes = path.as_ref() == "chain.json"
             || (path.as_ref().starts_with("commits/")
@@ -366,7 +365,8 @@ impl ObjectStore for View {
         &self,
         paths: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let (bucket, client) = (Arc::clone(&self.bucket), self.client);
+        let bucket = Arc::clone(&self.bucket);
+        let client = self.client;
         let deleted = paths.then(move |path| {
             let view = Self {
                 bucket: Arc::clone(&bucket),

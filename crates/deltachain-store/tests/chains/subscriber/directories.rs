@@ -1,5 +1,4 @@
-//! Whose a directory is, and what lies beside our things in it: somebody else's data stay, byte for
-//! byte.
+//! Ownership of a directory: foreign data beside the follower's own stay, byte for byte.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +13,7 @@ use super::{long_chain, names, open, pull, shown, version_directory};
 use crate::common::{Chain, Notes};
 
 const MARKER: &str = "deltachain.directory";
-/// Names of our shape.
+/// Names in the follower's own format.
 const VERSION: &str = "00000000000000000009-0123456789abcdef";
 const UNFINISHED: &str = ".tmp-deltachain-0123456789ab";
 
@@ -22,12 +21,13 @@ fn link_name() -> String {
     format!("{}.dcf", "0123456789abcdef".repeat(4))
 }
 
-/// Everything below a directory: files with their content, directories, and links with where they
-/// lead.
+/// Everything below a directory: files with their content, directories, and links with their
+/// target.
 fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     fn visit(path: &Path, found: &mut BTreeMap<PathBuf, String>) {
         for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap()) {
-            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            let path = entry.path();
+            let kind = entry.file_type().unwrap();
             let content = if kind.is_symlink() {
                 format!("link to {}", fs::read_link(&path).unwrap().display())
             } else if kind.is_dir() {
@@ -62,12 +62,12 @@ fn refused_as(class: ErrorClass, chain: &Chain, directory: &Path) -> deltachain:
     error
 }
 
-/// A directory that the user should not have given.
+/// Checks that a directory is refused as a mistake of the user.
 fn refused(chain: &Chain, directory: &Path) -> deltachain::Error {
     refused_as(ErrorClass::Usage, chain, directory)
 }
 
-/// A directory of a follower in which something is in the way.
+/// Checks that a follower's directory is refused because something is in the way.
 fn hindered(chain: &Chain, directory: &Path) -> deltachain::Error {
     refused_as(ErrorClass::Io, chain, directory)
 }
@@ -100,7 +100,7 @@ fn a_directory_that_holds_anything_else_is_refused_and_not_touched() {
             );
         }
         assert!(!Health::of(folder.path(), None).unwrap().healthy);
-        // The same for a place where links are kept.
+        // The same for a cache.
         let options = FollowerOptions::default().cache(Some(folder.path().to_owned()));
         let error = Follower::in_memory(chain.store.clone(), options).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Usage, "{error:?}");
@@ -121,7 +121,7 @@ fn a_directory_that_has_lost_its_marker_is_refused() {
     assert_eq!(tree(folder.path()), before);
 }
 
-/// Puts what is not ours in and beside every place of ours. Gives all of it.
+/// Adds foreign entries in and beside every place of the follower. Returns their paths.
 fn put_foreign_things(directory: &Path, elsewhere: &Path) -> Vec<PathBuf> {
     let versions = directory.join("versions");
     let mut all = Vec::new();
@@ -177,7 +177,7 @@ fn put_foreign_things(directory: &Path, elsewhere: &Path) -> Vec<PathBuf> {
         );
         all.push(directory.join("cache").join(link_name().replace('0', "1")));
     }
-    // In the version that is shown, and removed when it has been replaced twice.
+    // In the current version, which is removed when it has been replaced twice.
     let model = version_directory(directory).join("model");
     for path in [
         model.join("mine.txt"),
@@ -193,19 +193,21 @@ fn put_foreign_things(directory: &Path, elsewhere: &Path) -> Vec<PathBuf> {
 #[test]
 fn what_is_not_ours_stays() {
     let chain = long_chain();
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
     let directory = folder.path();
     for name in ["f", "held.json", "model/model.safetensors", MARKER] {
         write(other.path().join(name), "elsewhere");
     }
     let mut options = FollowerOptions::default();
-    // Nothing may stay in the cache that need not.
+    // The cache keeps only files that are needed.
     options = options.cache_bytes(Some(0));
     let open = || Follower::in_directory(chain.store.clone(), directory, options.clone()).unwrap();
     pull(&mut open(), Some(0));
     let foreign = put_foreign_things(directory, other.path());
     let kept = || {
-        let (here, there) = (tree(directory), tree(other.path()));
+        let here = tree(directory);
+        let there = tree(other.path());
         let here = foreign
             .iter()
             .map(|path| (path.clone(), here.get(path).cloned()))
@@ -227,21 +229,21 @@ fn what_is_not_ours_stays() {
     drop(subscriber);
     assert!(open().prepare(None, &notes).unwrap().is_none());
     assert_eq!(kept(), before);
-    // Each of them is named once by each process.
+    // Each process names each foreign entry once.
     let remarks = notes.remarks();
     let about = remarks
         .iter()
         .filter(|remark| remark.contains("3.11") && remark.contains("is kept"))
         .count();
     assert_eq!(about, 1, "{remarks:#?}");
-    // Of our own, only what is shown and what was before are there.
+    // The follower has kept only its current and its previous version.
     let ours = tree(directory)
         .into_keys()
         .filter(|path| path.ends_with("held.json"))
         .count();
     assert_eq!(
         ours, 4,
-        "with that of version 0, in which something lies, and one that is not ours"
+        "with version 0, which has foreign entries, and a foreign record"
     );
 }
 
@@ -250,7 +252,8 @@ fn what_is_not_ours_stays() {
 fn links_in_our_places_are_not_followed() {
     let chain = long_chain();
     for name in ["versions", "cache", "current", "lock"] {
-        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
         let directory = folder.path();
         drop(open(&chain, directory));
         pull(&mut open(&chain, directory), Some(0));
@@ -271,8 +274,9 @@ fn links_in_our_places_are_not_followed() {
         assert!(error.file().unwrap().ends_with(name), "{error}");
         assert_eq!((tree(directory), tree(other.path())), before, "{name}");
     }
-    // While one is at work.
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // While a follower is running.
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
     pull(&mut subscriber, Some(0));
     write(other.path().join(VERSION).join("held.json"), "{}");
@@ -335,9 +339,9 @@ fn a_directory_that_was_removed_is_made_anew() {
                     .any(|remark| remark.contains("recreat"))
         );
     }
-    // The new one is locked, too.
+    // The new directory is locked, too.
     refused(&chain, &directory);
-    // After preparing: that is not a lasting failure, either.
+    // A directory that is removed after preparing is not a lasting failure, either.
     let prepared = subscriber.prepare(Some(0), &()).unwrap().unwrap();
     fs::remove_dir_all(&directory).unwrap();
     assert_eq!(
@@ -346,7 +350,7 @@ fn a_directory_that_was_removed_is_made_anew() {
     );
     pull(&mut subscriber, None);
     assert_eq!(shown(&directory), chain.whole(4));
-    // What is somebody else's by now is not taken over.
+    // A directory that has become foreign is not taken over.
     fs::remove_dir_all(&directory).unwrap();
     write(directory.join("notes.txt"), "precious");
     assert_eq!(
@@ -369,7 +373,7 @@ fn a_directory_can_be_looked_at() {
     let problems = || Health::of(&directory, None).unwrap().problems;
     assert_eq!(problems(), ["it holds no version"]);
     let switched = pull(&mut subscriber, Some(3));
-    // It is locked meanwhile.
+    // The directory is locked meanwhile.
     let found = Health::of(&directory, None).unwrap();
     assert_eq!(
         (found.version, found.state),
@@ -429,7 +433,7 @@ fn the_directory_of_a_chain_is_not_a_place_for_models_or_caches() {
             refused.message().contains("the chain's own directory"),
             "{directory:?}: {refused}"
         );
-        // The chain's own files have the names of those in a cache.
+        // The chain's own files have names like the files in a cache.
         let options = FollowerOptions::default()
             .cache(Some(directory.clone()))
             .cache_bytes(Some(0));
@@ -442,7 +446,7 @@ fn the_directory_of_a_chain_is_not_a_place_for_models_or_caches() {
     fs::remove_dir(own.join("empty")).unwrap();
     assert_eq!(names(own), before);
     assert!(!outside.path().join("missing").exists());
-    // A name that begins alike is another directory.
+    // A path with the same beginning is another directory.
     pull(&mut open(&chain, &beside), None);
     fs::remove_dir_all(beside).unwrap();
 }

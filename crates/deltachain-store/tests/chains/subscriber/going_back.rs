@@ -1,5 +1,5 @@
-//! Chains that are not what they were: gone back, another one, or one that says something else of
-//! what is held.
+//! Chains that have changed: rolled back, replaced by another chain, or with another commit of the
+//! held version.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use deltachain_store::{
 use super::{Mending, long_chain, open, pull, quick, shown};
 use crate::common::{Chain, Notes, follow, state};
 
-/// Takes a commit out of the way, and gives back its bytes.
+/// Removes a commit, and returns its bytes.
 fn take_away(chain: &Chain, version: u64) -> Vec<u8> {
     let path = chain.path(ObjectName::Commit(version));
     let bytes = fs::read(&path).unwrap();
@@ -41,10 +41,11 @@ fn a_chain_that_has_gone_back_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
     pull(&mut subscriber, None);
-    let (third, fourth) = (take_away(&chain, 3), take_away(&chain, 4));
+    let third = take_away(&chain, 3);
+    let fourth = take_away(&chain, 4);
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
     drop(subscriber);
-    // Nor by a process that wants other tensors, or finds the files damaged.
+    // Nor by a process that selects other tensors, or finds damaged files.
     let options = FollowerOptions::default().tensors(Some(vec!["a".to_owned()]));
     let mut subscriber =
         Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
@@ -58,7 +59,7 @@ fn a_chain_that_has_gone_back_is_not_followed() {
         Some("R-CHN-14")
     );
     fs::write(&model, whole).unwrap();
-    // An older version is not there any more for one who holds a newer, unless the newer is.
+    // While the held version is missing, an older one is refused, too.
     let mut subscriber = open(&chain, folder.path());
     assert_eq!(refused(&mut subscriber, Some(2)), Some("R-CHN-03"));
     assert_eq!(shown(folder.path()), chain.whole(4));
@@ -90,7 +91,7 @@ fn a_step_back_is_taken_if_its_commit_is_accepted() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = accepting(&chain, folder.path(), commit_digest(&chain, 2));
-    // As long as the chain goes on, this changes nothing.
+    // The option changes nothing while the chain continues.
     pull(&mut subscriber, Some(3));
     assert_eq!(pull(&mut subscriber, None).routes, [(Some(3), 4)]);
     take_away(&chain, 4);
@@ -127,7 +128,7 @@ fn another_chain_is_not_followed_unless_its_commit_is_accepted() {
     let mut subscriber = accepting(&other, folder.path(), commit_digest(&other, 1));
     assert_eq!(pull(&mut subscriber, None).version, 1);
     assert_eq!(shown(folder.path()), other.whole(1));
-    // From now on it is the one that is followed.
+    // From now on, the other chain is followed.
     drop(subscriber);
     other.add(state(&[("a", &[3])]), &[Some(1)]);
     assert_eq!(
@@ -141,7 +142,7 @@ fn a_chain_that_says_something_else_of_what_is_held_is_not_followed() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     pull(&mut open(&chain, folder.path()), Some(0));
-    // Its chain document is the same.
+    // The fork has the same chain document.
     let mut fork = Chain::new();
     fork.add(state(&[("a", &[1])]), &[None]);
     assert_eq!(
@@ -173,7 +174,7 @@ fn a_chain_that_says_something_else_of_what_is_held_is_not_followed() {
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-03"));
 }
 
-/// Another chain, with these versions.
+/// Creates another chain with this many versions.
 fn other_chain(versions: u8) -> Chain {
     let mut other = Chain::new();
     fs::write(
@@ -208,8 +209,8 @@ fn a_step_back_is_allowed_once() {
     let allowing = || accepting(&chain, folder.path(), allowed);
     assert_eq!(pull(&mut allowing(), None).version, 2);
     assert!(allowing().prepare(None, &()).unwrap().is_none());
-    // The chain goes on, and back once more. That it was allowed before does not count, for this
-    // process and for others.
+    // The chain continues, and is rolled back once more. The earlier permission no longer counts,
+    // neither for this process nor for others.
     let mend = || {
         commits
             .iter()
@@ -225,7 +226,7 @@ fn a_step_back_is_allowed_once() {
     drop(subscriber);
     assert_eq!(refused(&mut allowing(), None), Some("R-CHN-14"));
     assert_eq!(shown(folder.path()), chain.whole(4));
-    // One that is held already when the option is given is not a way back, either.
+    // If the allowed version was held already, the option allows no rollback, either.
     mend();
     pull(&mut open(&chain, folder.path()), Some(3));
     let mut subscriber = accepting(&chain, folder.path(), commit_digest(&chain, 3));
@@ -250,7 +251,7 @@ fn a_chain_may_have_gone_on_from_what_is_allowed() {
     assert_eq!(shown(folder.path()), other.whole(1));
     assert_eq!(pull(&mut subscriber, None).version, 3);
     drop(subscriber);
-    // Of a chain that has not gone back, no older version is taken, whatever else is wrong with it.
+    // Without a rollback, no older version is loaded, whatever else is wrong with the chain.
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     pull(&mut open(&chain, folder.path()), Some(3));
@@ -267,7 +268,7 @@ fn a_fork_is_followed_if_its_commit_is_allowed() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     pull(&mut open(&chain, folder.path()), Some(2));
-    // A store that lost version 3, got it anew, and kept version 4.
+    // A store that lost version 3, got another one, and kept version 4.
     let path = chain.path(ObjectName::Commit(3));
     let mut third =
         Commit::parse(&fs::read(&path).unwrap(), &deltachain::Limits::default()).unwrap();
@@ -295,7 +296,7 @@ fn another_chain_is_adopted_once() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     pull(&mut open(&chain, folder.path()), Some(1));
-    // Whether it is longer or shorter.
+    // The other chain may be longer or shorter.
     for versions in [1, 3] {
         let other = other_chain(versions);
         assert_eq!(
@@ -305,7 +306,7 @@ fn another_chain_is_adopted_once() {
         let mut subscriber = adopting(&other, folder.path());
         assert_eq!(pull(&mut subscriber, None).version, u64::from(versions) - 1);
         assert_eq!(shown(folder.path()), other.whole(u64::from(versions) - 1));
-        // Yet another one is not, by the same process.
+        // The same process does not adopt yet another chain.
         let document = other.path(ObjectName::Chain);
         let bytes = fs::read(&document).unwrap();
         fs::write(&document, ChainDocument::new(9).to_bytes().unwrap()).unwrap();
@@ -314,7 +315,7 @@ fn another_chain_is_adopted_once() {
         drop(subscriber);
         pull(&mut adopting(&chain, folder.path()), Some(1));
     }
-    // Nor is one that comes when the chain that is followed has been seen.
+    // Nor does it adopt a chain that appears after it has seen the followed one.
     let mut subscriber = adopting(&chain, folder.path());
     assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
     fs::write(
@@ -329,7 +330,7 @@ fn another_chain_is_adopted_once() {
         ChainDocument::new(7).to_bytes().unwrap(),
     )
     .unwrap();
-    // The same chain that has gone back is not another chain.
+    // A rollback does not make another chain.
     pull(&mut open(&chain, folder.path()), None);
     take_away(&chain, 4);
     assert_eq!(
@@ -369,7 +370,7 @@ fn a_work_directory_follows_one_chain() {
             notes.remarks()
         );
     }
-    // The same one, which has lost its head.
+    // The same chain without its head.
     take_away(&chain, 3);
     let notes = Notes::default();
     assert_eq!(

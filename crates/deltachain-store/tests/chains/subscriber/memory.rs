@@ -1,5 +1,5 @@
-//! Bringing memory to versions of a chain: from every start in a follower's own memory, and from
-//! nothing in buffers that are lent.
+//! Bringing memory to versions of a chain: a follower's own memory from every start, and the
+//! caller's buffers from nothing.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -24,11 +24,12 @@ fn noise(seed: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Versions of two shards, or of one, of which just values change. To version 3 there is a snapshot
-/// too, and a link from 0.
+/// Creates a chain of one or two shards in which only values change. Version 3 also has a snapshot,
+/// and a link from 0.
 fn steady(of: usize) -> Chain {
     let mut chain = Chain::new();
-    let (mut first, mut second) = (noise(1), noise(2));
+    let mut first = noise(1);
+    let mut second = noise(2);
     for version in 0..5_u8 {
         first[usize::from(version) * 7] ^= 1;
         second[..usize::from(version) * 100]
@@ -54,7 +55,7 @@ fn steady(of: usize) -> Chain {
     chain
 }
 
-/// Versions of two shards, or of one, of which tensors appear, vanish and become others.
+/// Creates a chain of one or two shards in which tensors are added, removed and changed.
 fn changing(of: usize) -> Chain {
     let mut chain = Chain::new();
     let mut all = state(&[("a", &noise(1)), ("b", &[1, 2]), ("c", &[7; 3])]);
@@ -88,7 +89,7 @@ fn options(tensors: Option<&[&str]>) -> FollowerOptions {
     )
 }
 
-/// What is taken of a state.
+/// The selected tensors of a state.
 fn part(whole: &MemoryState, tensors: Option<&[&str]>) -> MemoryState {
     let mut part = MemoryState::new();
     for (info, data) in whole
@@ -101,7 +102,7 @@ fn part(whole: &MemoryState, tensors: Option<&[&str]>) -> MemoryState {
     part
 }
 
-/// Buffers like those of somebody else.
+/// Buffers of a caller.
 type Buffers = Vec<(TensorInfo, Vec<u8>)>;
 
 fn buffers(state: &MemoryState) -> Buffers {
@@ -120,7 +121,7 @@ fn lend(buffers: &mut Buffers) -> LentState<&mut [u8]> {
     .unwrap()
 }
 
-/// A follower at a version, from nothing.
+/// Creates a follower that holds a version.
 fn at(chain: &Chain, version: u64) -> Follower<Memory> {
     let mut subscriber = Follower::in_memory(chain.store.clone(), options(None)).unwrap();
     let mut prepared = subscriber.prepare(Some(version), &()).unwrap().unwrap();
@@ -132,7 +133,7 @@ fn copy(subscriber: &Follower<Memory>) -> MemoryState {
     MemoryState::copy_of(&subscriber.state()).unwrap()
 }
 
-/// A directory that goes where memory goes.
+/// A directory that follows the same versions as the memory.
 struct Beside {
     folder: tempfile::TempDir,
     follower: Follower<Directory>,
@@ -154,7 +155,7 @@ impl Beside {
     }
 }
 
-/// Goes on to versions, as a directory does.
+/// Goes to versions, and compares the memory with a directory.
 fn go(
     chain: &Chain,
     subscriber: &mut Follower<Memory>,
@@ -172,7 +173,8 @@ fn go(
         );
     }
     for version in versions {
-        let (before, held) = (copy(subscriber), subscriber.held().cloned());
+        let before = copy(subscriber);
+        let held = subscriber.held().cloned();
         let mut prepared = subscriber.prepare(Some(version), &()).unwrap().unwrap();
         assert_eq!(
             (copy(subscriber), subscriber.held()),
@@ -219,7 +221,7 @@ fn copy_lent(subscriber: &Lent<'_>) -> MemoryState {
     MemoryState::copy_of(subscriber.memory().unwrap().state().unwrap()).unwrap()
 }
 
-/// A follower of lent memory at a version, from nothing.
+/// Creates a follower of the caller's memory that holds a version.
 fn lent_at<'a>(
     chain: &Chain,
     version: u64,
@@ -241,7 +243,7 @@ fn lent_at<'a>(
     subscriber
 }
 
-/// The same for memory that is lent.
+/// Like [`go`], for the caller's memory.
 fn go_lent(
     chain: &Chain,
     subscriber: &mut Lent<'_>,
@@ -251,7 +253,8 @@ fn go_lent(
     let mut directory = Beside::new(chain, tensors);
     directory.pull(subscriber.held().unwrap().version);
     for version in versions {
-        let (before, held) = (copy_lent(subscriber), subscriber.held().cloned());
+        let before = copy_lent(subscriber);
+        let held = subscriber.held().cloned();
         let mut prepared = subscriber
             .prepare_proven(Some(version), &())
             .unwrap()
@@ -271,7 +274,8 @@ fn go_lent(
             (switched.from, switched.version, switched.commit),
             (expected.from, version, expected.commit)
         );
-        // A snapshot may be shorter, but it is not taken in place; and files are fetched whole.
+        // A directory may use a shorter snapshot, which is never used in place, and memory in place
+        // always downloads whole files.
         if switched.routes == expected.routes && tensors.is_none() {
             assert_eq!(
                 (switched.downloaded, switched.from_cache),
@@ -321,7 +325,7 @@ fn some_shards_are_taken() {
             subscriber.apply(&mut prepared).unwrap();
             assert_eq!(copy(&subscriber), chain.versions[version][1]);
         }
-        // Lent memory has just these tensors.
+        // The caller's memory has just these tensors.
         let mut own = buffers(&chain.versions[0][1]);
         let mut lent = into_memory(chain.store.clone(), lend(&mut own), options.clone()).unwrap();
         for version in 0..5 {
@@ -376,7 +380,7 @@ fn patches_are_shown() {
     assert_eq!(set.whole_tensors().count(), 0);
 }
 
-/// Damages an object in several ways; `check` is told the rule.
+/// Damages an object in several ways, and calls `check` with the expected rule each time.
 fn damage(path: &Path, check: &mut dyn FnMut(&str)) {
     let whole = fs::read(path).unwrap();
     let mut changed = whole.clone();
@@ -392,8 +396,8 @@ fn damage(path: &Path, check: &mut dyn FnMut(&str)) {
 fn another_way_is_taken_past_a_damaged_file() {
     for of in [1, 2] {
         let chain = steady(of);
-        // The link from 0, then that from 2 as well: a snapshot is left, over memory that holds
-        // another version.
+        // First the link from 0 is broken, then that from 2 as well: only a snapshot is left, for
+        // memory that holds another version.
         for (broken, route) in [
             (vec![Some(0)], (Some(0), 1)),
             (vec![Some(0), Some(2)], (None, 3)),
@@ -538,7 +542,7 @@ fn shards_come_and_go() {
         ErrorClass::Usage
     );
     assert_eq!(copy_lent(&subscriber), chain.whole(4));
-    // All tensors are in one memory, in which shards may become others.
+    // All tensors are in one memory, so their division into shards may change.
     let mut chain = steady(1);
     let whole = chain.whole(4);
     let halves = [&["a", "b"][..], &["bias", "c"]].map(|taken| part(&whole, Some(taken)));

@@ -1,4 +1,4 @@
-//! Bringing a directory to versions of a chain: by every way, past every kind of damage, and after
+//! Bringing a directory to versions of a chain: by every path, past every kind of damage, and after
 //! every kind of crash.
 
 mod directories;
@@ -34,7 +34,7 @@ fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchRep
     subscriber.apply(prepared).unwrap()
 }
 
-/// The tensors that the directory shows.
+/// Tensors of the current version in a directory.
 fn shown(directory: &Path) -> MemoryState {
     MemoryState::copy_of(&SafetensorsState::open(directory.join("current")).unwrap()).unwrap()
 }
@@ -56,7 +56,7 @@ fn names(directory: &Path) -> Vec<String> {
     files(directory).into_keys().collect()
 }
 
-/// Bytes that cannot be compressed.
+/// Incompressible bytes.
 fn noise() -> Vec<u8> {
     (0..2000_u32)
         .map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2])
@@ -64,7 +64,7 @@ fn noise() -> Vec<u8> {
 }
 
 /// Five versions with a snapshot of 0, links from each to the next, and one from 0 to 3. Tensors
-/// appear, vanish, and become others. Snapshots of 3 and 4 are too long to be chosen.
+/// are added, removed and changed. Snapshots of 3 and 4 are too long to be chosen.
 fn long_chain() -> Chain {
     let mut chain = Chain::new();
     let noise = noise();
@@ -110,7 +110,7 @@ fn every_way_leads_to_the_same_state() {
                 fs::canonicalize(folder.path().join("current")).unwrap(),
                 fs::canonicalize(&switched.directory).unwrap()
             );
-            // Back again, from nothing.
+            // Back to the first version, with a snapshot.
             assert_eq!(pull(&mut subscriber, Some(first)).routes[0].0, None);
             assert_eq!(shown(folder.path()), chain.whole(first));
         }
@@ -131,7 +131,7 @@ fn the_cheapest_way_is_taken_and_nothing_is_fetched_twice() {
     assert!(subscriber.prepare(Some(4), &()).unwrap().is_none());
     drop(subscriber);
 
-    // Another process: what was fetched is there, and the version held is known.
+    // A new process finds the cached files, and knows the held version.
     let mut subscriber = open(&chain, folder.path());
     assert_eq!(subscriber.held().unwrap().version, 4);
     assert!(subscriber.prepare(None, &()).unwrap().is_none());
@@ -172,7 +172,7 @@ fn a_damaged_file_in_the_cache_is_fetched_again() {
 #[test]
 fn links_are_not_kept_in_memory() {
     let chain = long_chain();
-    // Unless they are asked for.
+    // Unless the user asks for a cache.
     for (cache_bytes, is_kept) in [(None, false), (Some(1 << 20), true)] {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let options = FollowerOptions::default().cache_bytes(cache_bytes);
@@ -201,7 +201,7 @@ fn the_cache_is_kept_small() {
     );
 }
 
-/// Damages an object in each of several ways; calls `check` with the rule that tells of it.
+/// Damages an object in several ways, and calls `check` with the expected rule each time.
 fn damage(path: &Path, check: &dyn Fn(&str)) {
     let whole = fs::read(path).unwrap();
     let mut changed = whole.clone();
@@ -278,7 +278,7 @@ fn without_another_way_the_version_held_stays() {
     });
 }
 
-/// A route to version 1 by this link; there is a snapshot too, which costs more.
+/// Tries a route to version 1 by this link; a snapshot exists, too, but costs more.
 fn refused(
     chain: &Chain,
     link: deltachain::chain::FileReference,
@@ -301,7 +301,7 @@ fn refused(
     assert_eq!(subscriber.apply(prepared).unwrap().routes, [(None, 1)]);
     assert_eq!(shown(folder.path()), chain.whole(1));
 
-    // And without another way.
+    // The same without another path.
     chain.set_routes(1, 2, vec![bad]);
     pull(&mut subscriber, Some(0));
     let error = subscriber.prepare(None, &()).unwrap_err();
@@ -353,7 +353,7 @@ fn another_way_is_taken_past_a_link_that_is_refused() {
     assert_eq!(refused(&chain, without_layout).1.rule(), Some("R-LAY-01"));
 }
 
-/// A link that promises what `promising` does, and builds what `building` does; both change the
+/// A link that promises the result of `promising`, but builds that of `building`; both change the
 /// same tensors of the same base.
 fn lying(promising: &[u8], building: &[u8]) -> Vec<u8> {
     let limits = Limits::default();
@@ -382,7 +382,7 @@ fn a_link_on_the_way_that_builds_something_else_is_the_one_that_is_blamed() {
     let noise = noise();
     let version =
         |a: u8, b: u8| state(&[("a", &noise), ("b", &[a, 0, 0, 0]), ("c", &[b, 0, 0, 0])]);
-    // The last link changes the tensor that is wrong again, or another one.
+    // The last link changes the wrong tensor again, or another one.
     for last in [version(3, 1), version(2, 2)] {
         let mut chain = Chain::new();
         chain.add(version(1, 1), &[None]);
@@ -465,7 +465,7 @@ fn shards_stand_in_one_directory() {
     }
     drop(subscriber);
 
-    // Some of them only.
+    // Only some of the shards.
     let mut options = FollowerOptions::default().shards(Some(vec![1, 0, 1]));
     let mut subscriber =
         Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
@@ -514,7 +514,8 @@ fn shards_stand_in_one_directory() {
 #[test]
 fn shards_that_are_not_together_the_state_are_refused() {
     let mut chain = Chain::new();
-    let (a, b) = (state(&[("a", &[1])]), state(&[("b", &[2])]));
+    let a = state(&[("a", &[1])]);
+    let b = state(&[("b", &[2])]);
     let digest = |state: &MemoryState| StateDigests::of(state, &()).unwrap().state;
     chain.add_shards(vec![a.clone(), b.clone()], &[None]);
     chain.add_as(digest(&a), vec![a.clone(), b.clone()], &[Some(0)]);
@@ -543,7 +544,7 @@ fn the_layout_is_that_of_the_chain() {
     chain.add(second.clone(), &[Some(0)]);
     chain.add(second.clone(), &[Some(1)]);
 
-    // What a publisher has, by the safetensors crate's own order of tensors.
+    // Files of a publisher, in the safetensors crate's own order of tensors.
     let published = tempfile::tempdir().unwrap();
     let save = |name: &str, state: &MemoryState, layout: &deltachain::files::Layout| {
         use deltachain::files::StagedSafetensors;
@@ -576,7 +577,7 @@ fn the_layout_is_that_of_the_chain() {
     );
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
-    // Through states on the way, too.
+    // Also through states in between.
     assert_eq!(
         files(&pull(&mut subscriber, Some(2)).directory),
         second_files
@@ -586,7 +587,8 @@ fn the_layout_is_that_of_the_chain() {
 #[test]
 fn other_files_come_from_a_directory() {
     let chain = long_chain();
-    let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let others = tempfile::tempdir().unwrap();
     fs::write(others.path().join("config.json"), "{}").unwrap();
     fs::write(others.path().join("pretrained.safetensors"), "not that").unwrap();
     let mut options =
@@ -603,7 +605,7 @@ fn other_files_come_from_a_directory() {
     let switched = pull(&mut subscriber, Some(1));
     assert_eq!(files(&switched.directory)["config.json"], b"{\"a\":1}");
     drop(subscriber);
-    // When it changes, it is taken for the version that is held, and so is what comes and goes.
+    // Changed, added and removed files are applied to the held version.
     let mut subscriber =
         Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
@@ -645,7 +647,7 @@ fn other_files_come_from_a_directory() {
     );
     assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
     drop(subscriber);
-    // Nothing comes from the version before.
+    // No file of the version before is kept.
     let switched = pull(&mut open(&chain, folder.path()), Some(2));
     assert_eq!(names(&switched.directory), ["model.safetensors"]);
 
@@ -683,7 +685,7 @@ fn what_a_crash_leaves_behind_is_in_nobodys_way() {
     let directory = folder.path();
     let mut subscriber = open(&chain, directory);
     pull(&mut subscriber, Some(0));
-    // Before the switch: a version that is complete.
+    // A crash before the switch leaves a complete version.
     let prepared = subscriber.prepare(Some(1), &()).unwrap().unwrap();
     assert_eq!(
         (prepared.held().version, prepared.held().state),
@@ -691,7 +693,7 @@ fn what_a_crash_leaves_behind_is_in_nobodys_way() {
     );
     drop((prepared, subscriber));
     assert_eq!(names(&directory.join("versions")).len(), 2);
-    // While it was being built, fetched, switched to, and while an old one was being removed.
+    // Remains of crashes during a build, a download, a switch, and the removal of an old version.
     let unfinished = directory.join(".tmp-deltachain-abcdefABCDEF");
     fs::create_dir_all(unfinished.join("version/model")).unwrap();
     fs::write(unfinished.join("version/model/model.safetensors"), "half").unwrap();
@@ -732,14 +734,14 @@ fn what_a_crash_leaves_behind_is_in_nobodys_way() {
     let switched = pull(&mut subscriber, Some(1));
     assert_eq!(switched.downloaded, 0);
     assert_eq!(shown(directory), chain.whole(1));
-    // The one before stays until the next is being built.
+    // The previous version stays until the next one is built.
     assert_eq!(names(&directory.join("versions")).len(), 2);
     pull(&mut subscriber, Some(2));
     assert_eq!(names(&directory.join("versions")).len(), 2);
     assert_eq!(shown(directory), chain.whole(2));
 }
 
-/// The directory of the version that is shown.
+/// Directory of the current version.
 fn version_directory(directory: &Path) -> PathBuf {
     fs::canonicalize(directory.join("current"))
         .unwrap()
@@ -748,7 +750,7 @@ fn version_directory(directory: &Path) -> PathBuf {
         .to_owned()
 }
 
-/// What has happened to the directory of a version.
+/// Damage to the directory of a version.
 type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
 
 #[test]
@@ -810,7 +812,7 @@ fn a_version_that_is_damaged_is_made_anew() {
                 "{what}: {:?}",
                 notes.remarks()
             );
-            // And again, which has to go on from there.
+            // A second attempt, and a new process, find the rebuilt version.
             assert!(subscriber.prepare(Some(wanted), &()).unwrap().is_none());
             drop(subscriber);
             assert!(
@@ -830,7 +832,7 @@ fn a_directory_can_be_trusted() {
     pull(&mut open(&chain, folder.path()), Some(3));
     let path = folder.path().join("current/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
-    // In a tensor that the link leaves alone.
+    // The damage is in a tensor that the link does not change.
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&path, bytes).unwrap();
@@ -840,7 +842,7 @@ fn a_directory_can_be_trusted() {
     assert_eq!(pull(&mut subscriber, Some(4)).routes, [(Some(3), 4)]);
     assert_ne!(shown(folder.path()), chain.whole(4));
     drop(subscriber);
-    // Without trust that is found.
+    // Without trust, the damage is found.
     pull(&mut open(&chain, folder.path()), Some(4));
     assert_eq!(shown(folder.path()), chain.whole(4));
 }
@@ -862,7 +864,7 @@ fn only_a_link_is_replaced() {
     fs::remove_dir(current).unwrap();
     drop(open().unwrap());
     fs::remove_dir(folder.path().join("versions")).unwrap();
-    // Neither is a link in the place of a directory followed.
+    // A link in the place of a directory is not followed, either.
     let versions = folder.path().join("versions");
     std::os::unix::fs::symlink(chain.folder.path(), &versions).unwrap();
     let error = open().unwrap_err();
@@ -932,7 +934,7 @@ fn what_lies_below_is_listed_when_it_is_needed() {
         Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(2));
     // No link leads on from 2, but one from 1, which has a snapshot that only its routes document
-    // knows.
+    // names.
     chain.set_routes(1, 1, vec![chain.make_route(1, None)]);
     chain.set_routes(3, 1, vec![chain.make_route(3, Some(1))]);
     fs::remove_file(chain.path(chain.files(0, None)[0].name())).unwrap();
@@ -964,14 +966,14 @@ fn a_pruned_version_is_told_from_a_missing_one() {
 #[test]
 fn routes_documents_of_versions_below_the_one_held_count() {
     let noise = noise();
-    // The first bytes cannot be compressed, so that a link costs as many.
+    // The first bytes are incompressible, so a link costs as many.
     let version = |bytes: usize, number: u8| state(&[("a", &noise[..bytes]), ("b", &[number])]);
     let mut chain = Chain::new();
     chain.add(version(300, 0), &[None]);
     chain.add(version(300, 1), &[None, Some(0)]);
     chain.add(version(300, 2), &[Some(1)]);
     chain.add(version(300, 3), &[Some(1), Some(2)]);
-    // Version 1 has been pruned since, and the link from the version held is gone.
+    // Version 1 was pruned later, and the link from the held version is lost.
     chain.set_routes(1, 3, Vec::new());
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
@@ -998,7 +1000,7 @@ fn routes_documents_of_versions_below_the_one_held_count() {
         Some("R-CHN-08")
     );
 
-    // A way over 0 looks cheaper than the one from the version held, by the routes that 0 had once.
+    // With the former routes of 0, a path over 0 looks cheaper than the path from the held version.
     let mut chain = Chain::new();
     chain.add(version(0, 0), &[None]);
     for (number, from) in [(1, Some(0)), (2, Some(1)), (3, Some(2))] {
@@ -1079,7 +1081,7 @@ fn a_chain_is_followed_as_it_grows() {
     })
     .unwrap();
     assert_eq!(seen, [(Some(0), 4), (Some(4), 5), (Some(5), 6)]);
-    // A later version is there already, and the newest is version 7.
+    // The directory holds a later version already, and the newest is version 7.
     let mut versions = Vec::new();
     let mut note = |_: &Follower<Directory>, switched: &SwitchReport| {
         versions.push(switched.version);
@@ -1096,7 +1098,8 @@ fn a_directory_that_is_removed_is_made_anew_at_the_next_look() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("model");
     let mut subscriber = open(&chain, &directory);
-    let (mut switches, mut looks) = (0, 0);
+    let mut switches = 0;
+    let mut looks = 0;
     subscriber
         .follow(&quick(None), &(), &mut |_, event| {
             match event {
@@ -1109,7 +1112,7 @@ fn a_directory_that_is_removed_is_made_anew_at_the_next_look() {
                 FollowEvent::Newest => looks += 1,
                 _ => {}
             }
-            assert!(looks < 2, "it has not been noticed");
+            assert!(looks < 2, "the missing directory was not noticed");
             Ok(if switches == 2 {
                 ControlFlow::Break(())
             } else {
@@ -1120,8 +1123,7 @@ fn a_directory_that_is_removed_is_made_anew_at_the_next_look() {
     assert_eq!(shown(&directory), chain.whole(4));
 }
 
-/// Mends the chain when it hears that something fails, and stops the work when it has heard of it
-/// often enough.
+/// Repairs the chain when a failure is reported, and stops the work after enough reports.
 struct Mending<'a> {
     mend: &'a (dyn Fn() + Sync),
     notes: Notes,
@@ -1191,7 +1193,7 @@ fn what_lies_in_the_cache_ends_no_follower() {
                     (error.class(), error.advice()),
                     (ErrorClass::Io, "remove it")
                 );
-                // The version that cannot be built counts all the same.
+                // A version that cannot be built still counts as the newest.
                 assert_eq!(follower.newest(), Some(1));
                 for (listed, head) in [(0, 1), (7, 7)] {
                     let mut status = FollowStatus::default();
@@ -1213,7 +1215,7 @@ fn following_ends_when_it_is_to() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
-    // By the observer: while building, and while waiting.
+    // The observer ends it: while building, and while waiting.
     for stop_at in [3, 500] {
         let error = follow(
             &mut subscriber,
@@ -1225,7 +1227,7 @@ fn following_ends_when_it_is_to() {
         assert_eq!(error.message(), "stopped by the test");
     }
     assert_eq!(shown(folder.path()), chain.whole(4));
-    // By who is told of switches.
+    // The callback for switches ends it.
     fs::remove_file(folder.path().join("current")).unwrap();
     drop(subscriber);
     let mut subscriber = open(&chain, folder.path());
@@ -1235,7 +1237,7 @@ fn following_ends_when_it_is_to() {
     assert_eq!(error.message(), "enough");
     assert_eq!(shown(folder.path()), chain.whole(4));
     drop(subscriber);
-    // By what trying again does not mend.
+    // A failure that no retry can repair ends it.
     let options = FollowerOptions::default().shards(Some(vec![1]));
     let mut subscriber =
         Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();

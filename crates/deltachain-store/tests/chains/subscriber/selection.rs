@@ -1,4 +1,4 @@
-//! Taking some tensors only.
+//! Followers that select some tensors.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn open(chain: &Chain, directory: &Path, patterns: &[&str]) -> Follower<Director
     Follower::in_directory(chain.store.clone(), directory, options(patterns)).unwrap()
 }
 
-/// The tensors of a version with these names.
+/// Tensors of a version with these names.
 fn part(chain: &Chain, version: u64, taken: &[&str]) -> MemoryState {
     let mut part = chain.whole(version);
     let names: Vec<String> = part
@@ -52,7 +52,7 @@ fn only_what_is_taken_is_there() {
                         (version, chain.commit(version).state)
                     );
                 }
-                // It is found right when it is opened again.
+                // The directory is still valid when it is opened again.
                 let mut subscriber = {
                     drop(subscriber);
                     open(&chain, folder.path(), taken)
@@ -99,10 +99,10 @@ fn only_what_is_taken_is_fetched() {
     assert_eq!(
         fs::read_dir(folder.path().join("cache")).unwrap().count(),
         0,
-        "what is not whole is not kept"
+        "incomplete files are not cached"
     );
 
-    // In one request, all of it is fetched.
+    // With parts as long as the file, one request downloads all of it.
     let large_parts = deltachain_store::StoreOptions::default().part_bytes(snapshot);
     let store =
         deltachain_store::Store::open(chain.folder.path().to_str().unwrap(), large_parts).unwrap();
@@ -110,7 +110,7 @@ fn only_what_is_taken_is_fetched() {
     let mut subscriber = Follower::in_directory(store, folder.path(), options(&["b"])).unwrap();
     assert_eq!(pull(&mut subscriber, Some(0)).downloaded, snapshot);
     drop(subscriber);
-    // From the cache, too.
+    // The cached file serves another selection, too.
     let mut subscriber = open(&chain, folder.path(), &["a"]);
     let switched = pull(&mut subscriber, Some(0));
     assert_eq!((switched.downloaded, switched.from_cache), (0, snapshot));
@@ -124,10 +124,8 @@ fn without_tensors_only_indexes_are_fetched() {
     let mut next = noise();
     next[..1000].reverse();
     chain.add(state(&[("a", &next)]), &[None, Some(0)]);
-    let (first, second) = (
-        chain.files(0, None)[0].size,
-        chain.files(1, Some(0))[0].size,
-    );
+    let first = chain.files(0, None)[0].size;
+    let second = chain.files(1, Some(0))[0].size;
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path(), &[]);
     for (version, size) in [(0, first), (1, second)] {
@@ -142,16 +140,19 @@ fn without_tensors_only_indexes_are_fetched() {
             0
         );
     }
-    // It is known which version this is, also later.
+    // The held version is known, also to a new process.
     drop(subscriber);
     let subscriber = open(&chain, folder.path(), &[]);
     assert_eq!(subscriber.held().unwrap().version, 1);
     drop(subscriber);
-    // Memory without tensors would follow nothing.
+    // Memory without tensors could not follow anything.
     let error = Follower::in_memory(chain.store.clone(), options(&[])).unwrap_err();
     assert_eq!(
         (error.class(), error.message()),
-        (ErrorClass::Usage, "no tensor is selected")
+        (
+            ErrorClass::Usage,
+            "no tensor is selected: give at least one pattern"
+        )
     );
 }
 
@@ -166,11 +167,11 @@ fn a_version_without_any_of_them_is_refused() {
         (error.class(), error.message()),
         (
             ErrorClass::Usage,
-            "version 2 has none of the selected tensors"
+            "version 2 has none of the selected tensors: check the patterns"
         )
     );
     assert_eq!(shown(folder.path()), part(&chain, 1, &["c"]));
-    // Later, there is one again.
+    // A later version has a selected tensor again.
     pull(&mut subscriber, Some(3));
     assert_eq!(shown(folder.path()), part(&chain, 3, &["c"]));
 }
@@ -218,7 +219,7 @@ fn files_keep_their_names() {
     let first = pull(&mut subscriber, Some(0)).directory;
     assert_eq!(names(&first), ["x-1.safetensors"]);
     let second = pull(&mut subscriber, Some(1)).directory;
-    // What is added goes to the last file, of which nothing was taken before.
+    // A new tensor goes to the last file, which held no selected tensor before.
     assert_eq!(
         names(&second),
         [
@@ -266,10 +267,11 @@ fn tensors_are_taken_from_some_shards() {
     assert_eq!(shown(folder.path()), part(&chain, 1, &["d"]));
 }
 
-/// Where the index of a link begins.
+/// Offset of the index in a link.
 const INDEX: usize = 128;
 
-/// What is said of a chain of one link, of which one byte is another, or which is cut.
+/// Prepares the only version of a chain after a change of its link. Returns the rule and the file
+/// of the error.
 fn refusal(
     change: impl Fn(&mut Vec<u8>),
     taken: &str,
@@ -294,7 +296,7 @@ fn refusal(
 
 #[test]
 fn damage_is_noticed_where_it_matters() {
-    // The segment of `b` stands last.
+    // The segment of `b` is the last one.
     let end = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
     assert_eq!(refusal(end, "a"), Ok(()));
     let (rule, file) = refusal(end, "b").unwrap_err();
@@ -323,7 +325,7 @@ fn a_missing_file_and_a_link_from_elsewhere_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path(), &["b"]);
     pull(&mut subscriber, Some(0));
-    // A way round is taken, as long as there is one.
+    // Another path is used as long as there is one.
     let direct = chain.files(3, Some(0))[0];
     fs::remove_file(chain.path(direct.name())).unwrap();
     let notes = Notes::default();
@@ -386,7 +388,8 @@ fn patterns_are_looked_at_first() {
     assert_eq!(refused.unwrap_err().class(), ErrorClass::Usage);
 }
 
-/// Bytes of a link that is `link` but for what `change` does to its index. Nothing else tells that.
+/// A link that differs from `link` only in the index that `change` edits. Nothing else reveals the
+/// change.
 fn changed(link: &[u8], change: impl Fn(&mut Index)) -> Vec<u8> {
     let opened = LinkReader::open(link, &Limits::default()).unwrap();
     let segments = &link[usize::try_from(HEADER_BYTES + opened.header().index_stored).unwrap()..];
@@ -438,7 +441,8 @@ fn what_is_not_taken_is_proven_as_far_as_the_index_says() {
         }];
         let generation = if rule == "R-APP-05" { 1 } else { 2 };
         chain.set_routes(1, generation, routes.to_vec());
-        // Nothing of shard 0 is taken, and of shard 1 all: all tables are complete all the same.
+        // No tensor of shard 0 is selected, and all tensors of shard 1 are: the tables are complete
+        // anyway.
         let folder = tempfile::tempdir().unwrap();
         let mut subscriber = open(&chain, folder.path(), &["c"]);
         pull(&mut subscriber, Some(0));
@@ -450,7 +454,8 @@ fn what_is_not_taken_is_proven_as_far_as_the_index_says() {
 
 #[test]
 fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
-    let (a, b) = (state(&[("a", &[1])]), state(&[("b", &[2])]));
+    let a = state(&[("a", &[1])]);
+    let b = state(&[("b", &[2])]);
     let digest = |state: &MemoryState| StateDigests::of(state, &()).unwrap().state;
     let mut chain = Chain::new();
     chain.add_as(digest(&a), vec![a.clone(), b.clone()], &[None]);
@@ -459,7 +464,7 @@ fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
         let folder = tempfile::tempdir().unwrap();
         let refused = open(&chain, folder.path(), &["b"]).prepare(Some(version), &());
         assert_eq!(refused.unwrap_err().rule(), Some("R-CHN-12"));
-        // Of some shards nobody can tell.
+        // A follower of some shards cannot notice it.
         let options = options(&["b"]).shards(Some(vec![1]));
         pull(
             &mut Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap(),
@@ -471,7 +476,7 @@ fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
 #[test]
 fn a_record_that_is_not_that_of_the_commit_is_of_no_use() {
     let chain = long_chain();
-    // Of a tensor that is not here, so that only the table tells.
+    // The tensor is not in the directory, so only the table reveals the change.
     for (old, new) in [
         ("\"name\":\"a\"", "\"name\":\"A\""),
         ("\"shape\":[3]", "\"shape\":[4]"),
@@ -481,7 +486,7 @@ fn a_record_that_is_not_that_of_the_commit_is_of_no_use() {
         let path = model.parent().unwrap().join("held.json");
         let record = fs::read_to_string(&path).unwrap();
         assert!(record.contains(old), "{record}");
-        // With the digest that fits.
+        // The edited record gets a matching digest.
         let (_, record) = record
             .strip_suffix('}')
             .unwrap()

@@ -1,10 +1,11 @@
-//! This test program once more, as a process of its own that can be killed.
+//! This test program in a process of its own, which can be killed.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the process finds what it needs. Without it, the tests for processes do nothing.
+/// Environment variable with the directory of such a process. Without it, tests for child processes
+/// do nothing.
 const PLACE: &str = "DELTACHAIN_TEST_PLACE";
 
 /// A command that runs one of the ignored tests of this program.
@@ -16,8 +17,8 @@ pub(crate) fn child(test: &str, place: &Path) -> Command {
     command
 }
 
-/// As [`child`], but no file may grow beyond a number of blocks of 512 or 1024 bytes. What is
-/// longer cannot be written, as on a disk that is full.
+/// Like [`child`], but no file may grow beyond a number of blocks of 512 or 1024 bytes. Longer
+/// writes fail, as on a full disk.
 #[cfg(unix)]
 pub(crate) fn child_with_short_files(test: &str, place: &Path, blocks: u64) -> Command {
     let child = child(test, place);
@@ -32,8 +33,8 @@ pub(crate) fn child_with_short_files(test: &str, place: &Path, blocks: u64) -> C
     command
 }
 
-/// As [`child`], but as a user who may only do what all may. It ends with 126 or 127 if it cannot
-/// be started so.
+/// Like [`child`], but as a user without privileges. Ends with 126 or 127 if it cannot be started
+/// like this.
 #[cfg(target_os = "linux")]
 pub(crate) fn child_without_privileges(test: &str, place: &Path) -> Command {
     let child = child(test, place);
@@ -48,7 +49,7 @@ pub(crate) fn child_without_privileges(test: &str, place: &Path) -> Command {
     command
 }
 
-/// In such a process, where it finds what it needs.
+/// The directory of such a process; `None` in the test program itself.
 pub(crate) fn place() -> Option<PathBuf> {
     env::var_os(PLACE).map(PathBuf::from)
 }

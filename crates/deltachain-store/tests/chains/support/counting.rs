@@ -1,5 +1,5 @@
-//! A store in memory that counts requests as S3 would be asked: a list has 1,000 names to a page,
-//! and each page is one.
+//! A store in memory that counts requests as S3 does: a list has 1,000 names to a page, and each
+//! page is a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ const PAGE: usize = 1000;
 pub(crate) struct CountingStore {
     inner: InMemory,
     requests: Arc<AtomicU64>,
-    /// Lists go backwards. No store promises an order.
+    /// Lists run backwards. No store promises an order.
     pub(crate) backwards: AtomicBool,
-    /// Lists begin at the first name, whatever name they were asked to begin after.
+    /// Lists begin at the first name, whatever offset the request has.
     pub(crate) ignores_offsets: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl CountingStore {
         })
     }
 
-    /// How many requests there were since this was asked last.
+    /// Number of requests since the last call.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.swap(0, Ordering::Relaxed)
     }
@@ -46,15 +46,13 @@ impl CountingStore {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A page is listed when its first name is wanted.
+    /// Counts a page as a request when its first name is read.
     fn pages(
         &self,
         listed: BoxStream<'static, Result<ObjectMeta>>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (requests, backwards) = (
-            Arc::clone(&self.requests),
-            self.backwards.load(Ordering::Relaxed),
-        );
+        let requests = Arc::clone(&self.requests);
+        let backwards = self.backwards.load(Ordering::Relaxed);
         let pages = stream::once(listed.try_collect::<Vec<ObjectMeta>>()).map_ok(move |mut all| {
             if backwards {
                 all.reverse();

@@ -1,4 +1,4 @@
-//! What is somebody else's in a directory that the program keeps.
+//! Foreign files in a managed directory.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const THINGS: &[&str] = &[
     "cache/.tmp-xyz",
 ];
 
-/// Puts it there. The directory has been opened once, so that it is known as ours.
+/// Adds the foreign files. The directory was opened before, so that it is known as managed.
 pub(crate) fn put(directory: &Path) {
     for name in THINGS {
         let path = directory.join(name);
@@ -22,7 +22,7 @@ pub(crate) fn put(directory: &Path) {
     }
 }
 
-/// Compares every byte of it.
+/// Checks that the foreign files are unchanged.
 pub(crate) fn check(directory: &Path) {
     for name in THINGS {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What several tests share: stores of all kinds on this machine, and stores that fail.
+//! Helpers of several tests: stores of all kinds on this machine, and failing stores.
 
 pub(crate) mod child;
 pub(crate) mod counting;
@@ -16,7 +16,7 @@ use deltachain_store::StoreOptions;
 #[allow(unused_imports, reason = "each test program uses a part")]
 pub(crate) use deltachain_testkit::{Random, faulty, verify};
 
-/// Options that lose no time: short pauses, parts of a few bytes.
+/// Options for fast tests: short pauses, parts of a few bytes.
 pub(crate) fn quick() -> StoreOptions {
     StoreOptions::default()
         .attempts(4)
@@ -25,7 +25,7 @@ pub(crate) fn quick() -> StoreOptions {
         .part_bytes(1000)
 }
 
-/// A number that the environment sets, for longer runs.
+/// A number from the environment, for longer runs.
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
 }

@@ -1,4 +1,4 @@
-//! Small models that change from version to version: values drift, tensors appear, vanish and
+//! Small models that change from version to version: values drift, and tensors appear, vanish and
 //! change their dtype.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use deltachain::tensor::{Dtype, MemoryState, State, StateWriter};
 
 use super::Random;
 
-/// The versions of a model, from 0 on.
+/// Versions of a model, from 0 on.
 pub(crate) struct Models {
     seed: u64,
     rows: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Models {
 const COLUMNS: u64 = 64;
 
 impl Models {
-    /// A model whose largest tensor has this number of rows of 64 BF16 numbers.
+    /// Creates a model whose largest tensor has this number of rows of 64 BF16 numbers.
     pub(crate) fn new(seed: u64, rows: u64) -> Self {
         Self {
             seed,
@@ -78,7 +78,7 @@ impl Models {
             .collect();
         for (name, info) in names {
             let mut data = state.get(&name).unwrap().1.to_vec();
-            // One byte in a hundred.
+            // Change one byte in a hundred.
             for _ in 0..data.len().div_ceil(100) {
                 let place = usize::try_from(random.below(data.len() as u64)).unwrap();
                 data[place] = data[place].wrapping_add(1);
@@ -87,7 +87,7 @@ impl Models {
                 .insert(&name, info.dtype(), info.shape(), data)
                 .unwrap();
         }
-        // Something that stays for three versions.
+        // Add a tensor that stays for three versions.
         state
             .insert(
                 &format!("extra.{version}"),
@@ -110,8 +110,8 @@ impl Models {
         state
     }
 
-    /// The files of a version in a directory below this one, written if they are not there yet: one
-    /// file, or in some versions two and one in a folder.
+    /// Opens the files of a version in a directory below this one, and writes them first if they do
+    /// not exist: one file, or in some versions two and one in a folder.
     pub(crate) fn save(&mut self, version: u64, below: &Path) -> SafetensorsState {
         let path = below.join(format!("version {version}"));
         if !path.exists() {
@@ -121,7 +121,7 @@ impl Models {
     }
 }
 
-/// Small numbers, whose other bits are random.
+/// Small numbers; only the top byte is not random.
 fn norms(random: &mut Random, dtype: Dtype) -> Vec<u8> {
     let width = usize::try_from(dtype.bits() / 8).unwrap();
     let mut bytes = random.bytes(usize::try_from(COLUMNS).unwrap() * width);

@@ -1,5 +1,5 @@
-//! A proxy before a server on 127.0.0.1 that does to requests and answers whatever networks and
-//! servers do. One request a connection.
+//! A proxy for a server on 127.0.0.1 that injects the faults of networks and servers. One request
+//! per connection.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Result, Write};
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use deltachain_testkit::Random;
 
-/// What is done to one request.
+/// Fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// The connection is closed before the server hears of it.
+    /// The connection is closed before the server gets the request.
     CloseBefore,
-    /// The server carries it out, and nobody hears of that.
+    /// The server carries the request out, but the client gets no answer.
     CloseAfter,
-    /// Status 500, not carried out.
+    /// Status 500; the request is not carried out.
     ErrorBefore,
-    /// Status 500, carried out.
+    /// Status 500; the request is carried out.
     ErrorAfter,
-    /// Status 503 `SlowDown`, at once again.
+    /// Status 503 `SlowDown` with `Retry-After: 0`.
     SlowDown,
     /// Status 429, with a `Retry-After` that is not a number.
     TooMany,
@@ -29,19 +29,19 @@ pub(crate) enum Fault {
     Denied,
     /// Status 404.
     Missing,
-    /// A page of some portal, with status 200.
+    /// The page of a login portal, with status 200.
     Portal,
-    /// Somewhere else, where nobody listens.
+    /// A redirect to an address where no server listens.
     Redirect,
     /// The answer's body ends in the middle.
     Cut,
     /// The answer has no body.
     Empty,
-    /// One bit of the answer's body is another one.
+    /// One bit of the answer's body is flipped.
     Flip,
-    /// Nothing comes, until the client goes away.
+    /// No answer until the client disconnects.
     Silent,
-    /// Carried out once more, later: after the next request.
+    /// The request is carried out a second time, after the next one.
     Twice,
 }
 
@@ -76,7 +76,7 @@ struct Shared {
     plan: Mutex<Plan>,
 }
 
-/// What others do while a client sleeps.
+/// Work of other processes while a client sleeps.
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
 struct Plan {
@@ -84,18 +84,17 @@ struct Plan {
     /// Faults per thousand requests.
     per_thousand: u64,
     injected: BTreeMap<Fault, u64>,
-    /// A request that is carried out again.
+    /// A request that will be carried out again.
     again: Option<Request>,
     bytes_per_second: Option<u32>,
     requests: u64,
-    /// What is done at the first request that stores something below this folder, before anything
-    /// else.
+    /// Work at the first request that stores an object below this folder, before anything else.
     asleep: Option<(&'static str, Meanwhile)>,
-    /// By how many hours the dates of answers are ahead.
+    /// Number of hours by which the dates of answers are ahead.
     hours: u64,
 }
 
-/// All bytes of a request.
+/// Bytes of a request.
 #[derive(Clone)]
 struct Request {
     head: Vec<u8>,
@@ -103,7 +102,7 @@ struct Request {
 }
 
 impl Proxy {
-    /// Before this server. It does nothing to anybody yet.
+    /// Starts a proxy for this server, without faults at first.
     pub(crate) fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -125,37 +124,38 @@ impl Proxy {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&all);
-                // A client that goes away is not a fault.
+                // A client that disconnects is not a fault.
                 thread::spawn(move || drop(shared.pass(&stream)));
             }
         });
         Self { address, shared }
     }
 
-    /// From now on this number of a thousand requests have a fault, each kind about as often.
+    /// From now on, this number of requests in a thousand get a fault. All kinds are about equally
+    /// frequent.
     pub(crate) fn storm(&self, seed: u64, per_thousand: u64) {
         let mut plan = self.shared.plan.lock().unwrap();
         plan.random = Random(seed);
         plan.per_thousand = per_thousand;
     }
 
-    /// From now on bodies take this long, in each direction.
+    /// Limits the rate of bodies from now on, in each direction.
     pub(crate) fn bytes_per_second(&self, bytes: u32) {
         self.shared.plan.lock().unwrap().bytes_per_second = Some(bytes);
     }
 
-    /// How many requests there were since this was asked last.
+    /// Number of requests since the last call.
     pub(crate) fn requests(&self) -> u64 {
         std::mem::take(&mut self.shared.plan.lock().unwrap().requests)
     }
 
-    /// The next client that stores something below this folder falls asleep for 25 hours, in which
-    /// this happens. Its connection is gone then.
+    /// Lets the next client that stores an object below this folder sleep for 25 hours, during
+    /// which `meanwhile` runs. Its connection is lost.
     pub(crate) fn sleep_at(&self, folder: &'static str, meanwhile: impl FnOnce() + Send + 'static) {
         self.shared.plan.lock().unwrap().asleep = Some((folder, Box::new(meanwhile)));
     }
 
-    /// How often there was which fault.
+    /// Number of injected faults of each kind.
     pub(crate) fn injected(&self) -> BTreeMap<Fault, u64> {
         self.shared.plan.lock().unwrap().injected.clone()
     }
@@ -230,7 +230,7 @@ impl Shared {
                 );
             }
             Some(Fault::Silent) => {
-                // Until the client goes away.
+                // Until the client disconnects.
                 let mut stream = stream;
                 return stream.read(&mut [0]).map(drop);
             }
@@ -266,7 +266,7 @@ impl Shared {
 }
 
 impl Request {
-    /// Nothing if the client goes away before it has sent one.
+    /// Reads a request. `None` if the client disconnects before it has sent one.
     fn read(stream: &TcpStream, speed: Option<u32>) -> Result<Option<Self>> {
         let mut reader = BufReader::new(stream);
         let Some((head, length)) = read_head(&mut reader)? else {
@@ -291,7 +291,8 @@ impl Request {
         }))
     }
 
-    /// What the server answers: its head without the last line, and its body.
+    /// Sends the request to the server. Returns the head of the answer without its last line, and
+    /// the body.
     fn forward(&self, server: SocketAddr) -> Result<(String, Vec<u8>)> {
         let mut stream = TcpStream::connect(server)?;
         stream.write_all(&self.head)?;
@@ -309,7 +310,7 @@ impl Request {
             Length::Chunked => read_chunks(&mut reader, &mut body)?,
             Length::UntilEnd | Length::Bytes(_) => {}
         }
-        // The body has one length from here on.
+        // From here on, the body has a content length.
         let chunked = matches!(length, Length::Chunked);
         let lines = head
             .lines()
@@ -322,7 +323,7 @@ impl Request {
     }
 }
 
-/// A head with a date that is this many hours later.
+/// The head with a date that is this many hours later.
 fn later(head: &str, hours: u64) -> String {
     let line = |line: &str| match line.split_once(": ") {
         Some((name, date)) if name.eq_ignore_ascii_case("date") => {
@@ -340,9 +341,10 @@ enum Length {
     UntilEnd,
 }
 
-/// The lines of a head but for `Connection`, and how long the body is.
+/// Reads the lines of a head without `Connection`, and how the body ends.
 fn read_head(reader: &mut impl BufRead) -> Result<Option<(String, Length)>> {
-    let (mut head, mut length) = (String::new(), Length::UntilEnd);
+    let mut head = String::new();
+    let mut length = Length::UntilEnd;
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
@@ -364,7 +366,7 @@ fn read_head(reader: &mut impl BufRead) -> Result<Option<(String, Length)>> {
     }
 }
 
-/// A body in chunks: their content.
+/// Reads the content of a chunked body.
 fn read_chunks(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<()> {
     loop {
         let mut line = String::new();
@@ -388,7 +390,7 @@ fn status(stream: &TcpStream, status: &str, line: &str) -> Result<()> {
     )
 }
 
-/// The head has no line at its end yet.
+/// Writes an answer. `head` does not have its final empty line yet.
 fn write_answer(mut stream: &TcpStream, head: &str, body: &[u8], speed: Option<u32>) -> Result<()> {
     stream.write_all(head.as_bytes())?;
     stream.write_all(b"Connection: close\r\n\r\n")?;
@@ -396,7 +398,7 @@ fn write_answer(mut stream: &TcpStream, head: &str, body: &[u8], speed: Option<u
     stream.shutdown(Shutdown::Write)
 }
 
-/// Passes bytes on, at a limited rate per second.
+/// Copies bytes at a limited rate per second.
 fn slowly(
     from: &mut impl Read,
     speed: Option<u32>,

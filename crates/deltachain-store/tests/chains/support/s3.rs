@@ -1,4 +1,4 @@
-//! An S3 server in this process, on 127.0.0.1, which checks signatures. Its objects lie in a
+//! An S3 server in this process, on 127.0.0.1, which checks signatures. Its objects are files in a
 //! temporary directory.
 
 use std::fs;
@@ -26,7 +26,7 @@ const BUCKET: &str = "bucket";
 pub(crate) const KEY: &str = "a-key";
 pub(crate) const SECRET: &str = "a-secret";
 
-/// A server that runs as long as it is not dropped.
+/// A server that runs until it is dropped.
 pub(crate) struct S3Server {
     pub(crate) address: SocketAddr,
     root: TempDir,
@@ -56,7 +56,7 @@ impl S3Server {
         }
     }
 
-    /// The store below a prefix of the server's bucket.
+    /// Opens the store below a prefix of the server's bucket.
     pub(crate) fn store(&self, prefix: &str, options: StoreOptions) -> Store {
         Store::open(
             &format!("s3://{BUCKET}/{prefix}"),
@@ -65,7 +65,7 @@ impl S3Server {
         .unwrap()
     }
 
-    /// As [`store`](Self::store), for somebody with the wrong key.
+    /// Like [`store`](Self::store), with the wrong key.
     pub(crate) fn store_of_stranger(&self, prefix: &str, options: StoreOptions) -> Store {
         Store::open(
             &format!("s3://{BUCKET}/{prefix}"),
@@ -74,7 +74,7 @@ impl S3Server {
         .unwrap()
     }
 
-    /// Where the objects below a prefix lie.
+    /// Directory with the objects below a prefix.
     pub(crate) fn directory(&self, prefix: &str) -> PathBuf {
         self.root.path().join(BUCKET).join(prefix)
     }
@@ -100,7 +100,7 @@ impl S3Server {
     }
 }
 
-/// The same store as [`S3Server::store`], by way of a proxy at this address.
+/// Opens the same store as [`S3Server::store`] through a proxy at this address.
 pub(crate) fn store_behind(proxy: SocketAddr, prefix: &str, options: StoreOptions) -> Store {
     Store::open(
         &format!("s3://{BUCKET}/{prefix}"),
@@ -112,12 +112,14 @@ pub(crate) fn store_behind(proxy: SocketAddr, prefix: &str, options: StoreOption
 async fn serve(listener: TcpListener, service: S3Service) {
     let alone = Arc::new(Mutex::new(()));
     while let Ok((socket, _)) = listener.accept().await {
-        let (service, alone) = (service.clone(), Arc::clone(&alone));
+        let service = service.clone();
+        let alone = Arc::clone(&alone);
         let answer = service_fn(move |request: Request<Incoming>| {
-            let (service, alone) = (service.clone(), Arc::clone(&alone));
+            let service = service.clone();
+            let alone = Arc::clone(&alone);
             async move {
-                // The server looks whether the object is there, then writes it: two at once would
-                // both succeed, which no real one lets happen.
+                // The server first checks whether the object exists, then writes it: two concurrent
+                // requests would both succeed, which no real server allows.
                 let conditional = request.headers().contains_key(IF_NONE_MATCH);
                 let _guard = if conditional {
                     Some(alone.lock().await)
@@ -128,7 +130,7 @@ async fn serve(listener: TcpListener, service: S3Service) {
             }
         });
         tokio::spawn(async move {
-            // A client that goes away is not a fault.
+            // A client that disconnects is not a fault.
             let _ = Connections::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(socket), answer)
                 .await;

@@ -1,4 +1,4 @@
-//! Shards of a version, each prepared by a publisher of its own, and committed by another.
+//! Shards of a version, each prepared by a publisher of its own, and committed by another one.
 
 use std::collections::BTreeMap;
 

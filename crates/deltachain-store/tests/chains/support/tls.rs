@@ -1,5 +1,5 @@
-//! HTTPS before a server on 127.0.0.1, with a certificate that nobody but its owner trusts; and a
-//! proxy that passes on what it cannot read.
+//! HTTPS in front of a server on 127.0.0.1, with a certificate that only its owner trusts; and a
+//! proxy that passes encrypted connections on.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// Runs as long as it is not dropped.
+/// A server that runs until it is dropped.
 pub(crate) struct Front {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicU64>,
@@ -23,7 +23,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// HTTPS at `localhost` before this server. The certificate is written to a file.
+    /// Starts HTTPS at `localhost` in front of this server, and writes the certificate to a file.
     pub(crate) fn https(server: SocketAddr, certificate: &Path) -> Self {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         fs::write(certificate, own.cert.pem()).unwrap();
@@ -47,7 +47,7 @@ impl Front {
         })
     }
 
-    /// A proxy for `CONNECT`.
+    /// Starts a proxy for `CONNECT`.
     pub(crate) fn proxy() -> Self {
         Self::start(async |client| {
             let mut client = BufReader::new(client);
@@ -61,7 +61,7 @@ impl Front {
         })
     }
 
-    /// How many connections there were.
+    /// Number of connections.
     pub(crate) fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
@@ -81,12 +81,13 @@ impl Front {
             .unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicU64::new(0));
-        let (answer, count) = (Arc::new(answer), Arc::clone(&connections));
+        let answer = Arc::new(answer);
+        let count = Arc::clone(&connections);
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
                 let answer = Arc::clone(&answer);
-                // A client that goes away is not a fault.
+                // A client that disconnects is not a fault.
                 tokio::spawn(async move { drop(answer(client).await) });
             }
         });

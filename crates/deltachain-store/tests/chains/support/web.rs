@@ -1,5 +1,5 @@
-//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too if it knows
-//! them. No lists.
+//! A plain web server on 127.0.0.1 for the files of a directory, with or without ranges. It has no
+//! lists.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Result, Write};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The content that a server sends for the path of a file that does not exist; `None` for 404.
+/// Content that a server sends for the path of a file that does not exist; `None` for 404.
 pub(crate) type Fallback = fn(&str) -> Option<&'static [u8]>;
 
 /// A server that runs until the program ends.
@@ -23,12 +23,12 @@ impl WebServer {
         Self::serve(directory, true, |_| None)
     }
 
-    /// One that may send some content, with 200, for paths of files that do not exist.
+    /// Starts a server that may send some content, with 200, for paths of files that do not exist.
     pub(crate) fn with_fallback(directory: &Path, fallback: Fallback) -> Self {
         Self::serve(directory, true, fallback)
     }
 
-    /// One that sends whole files whatever is asked for.
+    /// Starts a server that ignores ranges and sends whole files.
     pub(crate) fn without_ranges(directory: &Path) -> Self {
         Self::serve(directory, false, |_| None)
     }
@@ -37,11 +37,13 @@ impl WebServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicU64::new(0));
-        let (directory, count) = (directory.to_owned(), Arc::clone(&requests));
+        let directory = directory.to_owned();
+        let count = Arc::clone(&requests);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (directory, count) = (directory.clone(), Arc::clone(&count));
-                // A client that goes away is not a fault.
+                let directory = directory.clone();
+                let count = Arc::clone(&count);
+                // A client that disconnects is not a fault.
                 thread::spawn(move || {
                     drop(answer(&stream, &directory, knows_ranges, fallback, &count));
                 });
@@ -50,12 +52,12 @@ impl WebServer {
         Self { address, requests }
     }
 
-    /// The URL of a path below the directory.
+    /// URL of a path below the directory.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
-    /// How many requests there were.
+    /// Number of requests.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
@@ -86,22 +88,20 @@ fn answer(
         }
     }
     let mut words = request.split(' ');
-    let (method, path) = (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    );
-    let content = file(directory, path)
-        .filter(|_| method == "GET")
-        .and_then(|path| fs::read(path).ok())
-        .or_else(|| fallback(path).map(<[u8]>::to_vec));
+    let method = words.next().unwrap_or_default();
+    let path = words.next().unwrap_or_default();
+    let content = match file(directory, path) {
+        Some(path) if method == "GET" => fs::read(path).ok(),
+        _ => None,
+    };
+    let content = content.or_else(|| fallback(path).map(<[u8]>::to_vec));
     let Some(content) = content else {
         return stream.write_all(
             b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
         );
     };
-    let (status, place, body) = match range.filter(|_| knows_ranges) {
-        None => ("200 OK", String::new(), &content[..]),
-        Some((from, to)) => {
+    let (status, place, body) = match range {
+        Some((from, to)) if knows_ranges => {
             let end = content.len().min(to + 1);
             let place = format!(
                 "Content-Range: bytes {from}-{}/{}\r\n",
@@ -110,6 +110,7 @@ fn answer(
             );
             ("206 Partial Content", place, &content[from..end])
         }
+        _ => ("200 OK", String::new(), &content[..]),
     };
     let length = body.len();
     write!(

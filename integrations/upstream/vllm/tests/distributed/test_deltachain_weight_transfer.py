@@ -43,7 +43,7 @@ def trainer_engine(client: Any, chain: Path | deltachain.Store, source: Any = No
 
 
 class RecordingClient:
-    """Stands for servers. A call that is named in `fails` is refused."""
+    """Stands in for servers. A call that is named in `fails` is refused."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -78,7 +78,7 @@ def module() -> torch.nn.Module:
 
 
 def step(module: torch.nn.Module) -> None:
-    """Stands for a step of training."""
+    """Stands in for a step of training."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.view(-1)[::3].add_(0.25)
@@ -345,7 +345,7 @@ def llm(
 
 
 def answers(llm: Any) -> list[Any]:
-    """Greedy tokens, and the log probability of each."""
+    """Greedy tokens, and the log probability of each token."""
     from vllm import SamplingParams
 
     llm.reset_prefix_cache()
@@ -362,7 +362,7 @@ def answers(llm: Any) -> list[Any]:
 
 
 def held(llm: Any) -> list[Any]:
-    """What the workers say about their weights."""
+    """The state of the workers' weights."""
     rows = llm.collective_rpc(
         "deltachain_state", kwargs={"follower": "", "lease": "0"}
     )
@@ -410,7 +410,7 @@ class TestInProcess:
     def test_an_update_that_was_left_open(
         self, trained: tuple[Any, Path], llm: Any
     ) -> None:
-        """As by a trainer that was killed."""
+        """As left by a trainer that was killed."""
         model, base = trained
         chain = llm.llm_engine.vllm_config.additional_config["deltachain"]["chain"]
         client = InProcessClient(llm)
