@@ -17,7 +17,9 @@ use object_store::retry::{RetryContext, RetryFailure, RetryPolicy};
 use crate::access::opened::Renewal;
 use crate::access::options::StoreOptions;
 use crate::access::pace::lock;
-use crate::access::refusal::{Meaning, Refusal, is_transient_status};
+#[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
+use crate::access::refusal::is_transient_status;
+use crate::access::refusal::{Meaning, Refusal};
 
 tokio::task_local! {
     /// Set while a part is stored. The policy is not told why the server refused a request, so the

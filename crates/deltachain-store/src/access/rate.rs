@@ -7,6 +7,10 @@ use tokio::time::Instant;
 
 /// The time in which bytes are sent or received at the limited rate.
 pub(crate) struct Slot {
+    #[cfg_attr(
+        not(feature = "servers"),
+        expect(dead_code, reason = "only uploads to servers wait for it")
+    )]
     pub(crate) start: Instant,
     pub(crate) end: Instant,
 }
