@@ -41,7 +41,7 @@ pub(crate) fn bounded(
                 HttpError::new(HttpErrorKind::Decode, io::Error::other(text))
             })?;
             let paid = match &rate {
-                Some(rate) if length > 0 => Some(rate.take(length).1),
+                Some(rate) if length > 0 => Some(rate.reserve(length).end),
                 _ => None,
             };
             Ok(Some((frame, (body, left, rate, paid))))

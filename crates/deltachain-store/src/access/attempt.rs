@@ -10,19 +10,21 @@ use crate::access::store::Store;
 /// An attempt, from before its first file is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
-    /// Stands still while the machine sleeps.
+    /// Monotonic clock, which stops while the machine sleeps (Linux). The longer time of the two
+    /// clocks counts.
     began: Instant,
-    /// May be set, even back.
+    /// Wall clock, which goes on while the machine sleeps, but may be set, even back.
     at: SystemTime,
-    /// The time that had passed before, by the store's clock.
+    /// Time that had passed before `began`, by the store's clock.
     before: Duration,
-    /// None of its files was stored before this, by the store's clock; `None` if the store has told
-    /// no time.
+    /// Time before which no file of the attempt was stored, by the store's clock. `None` if the
+    /// store has told no time.
     pub(crate) earliest: Option<SystemTime>,
 }
 
 impl Attempt {
-    /// Now. The store has been asked for something just before.
+    /// Begins an attempt now. Call it right after a request to the store: `earliest` is the `Date`
+    /// of the last answer.
     #[expect(
         clippy::disallowed_methods,
         reason = "R-PUB-08: a clock that goes on while the machine sleeps"
@@ -51,7 +53,8 @@ impl Attempt {
         })
     }
 
-    /// To be asked directly before the document is stored that names the files.
+    /// Checks that there is time left. Call it directly before the document is stored that names
+    /// the files.
     ///
     /// # Errors
     /// R-PUB-08 (`CHAIN`).
@@ -95,9 +98,9 @@ pub(crate) fn put_routes(
     Ok(put_last(store, attempts, name, &bytes)? || store.get(name)?.as_ref() == Some(&bytes))
 }
 
-/// Whether the document was stored in time after these files, by the store's clock alone: a machine
+/// True if the document was stored in time after these files, by the store's clock alone: a machine
 /// may sleep in the last request, or be paused so that none of its clocks goes on. Usually the
-/// dates of answers that have come tell. If not, the store is asked for the times of all of them.
+/// dates of answers tell. If not, the store is asked for the times of the document and the files.
 ///
 /// # Errors
 /// IO.
@@ -110,6 +113,7 @@ pub(crate) fn was_in_time(
     let is_short = |first: SystemTime, last: SystemTime| {
         check_duration(last.duration_since(first).unwrap_or_default().as_secs()).is_ok()
     };
+    // `None` is the least: one unknown time makes all of them unknown.
     let earliest = attempts
         .iter()
         .map(|attempt| attempt.earliest)
@@ -120,13 +124,14 @@ pub(crate) fn was_in_time(
     {
         return Ok(true);
     }
-    // In a directory, a file is written before it gets its name.
+    // In a directory, a file is written before it gets its name, so its timestamp is too early.
     let last = match store.directory() {
         Some(_) => Some(store.now()?),
         None => store.find(document)?.map(|found| found.stored),
     };
     let Some(last) = last else { return Ok(false) };
     let mut files = files.into_iter().peekable();
+    // Retention stores routes that name no new file.
     if files.peek().is_none() {
         return Ok(earliest.is_some_and(|first| is_short(first, last)));
     }

@@ -1,5 +1,5 @@
-//! The store's clock, by which the age of its objects is reckoned (SPEC section 21): objects that
-//! are stored for a moment tell its time.
+//! The store's clock, by which the age of its objects is computed (SPEC section 21): learned from
+//! the timestamps of temporary objects, called probes.
 
 use std::time::SystemTime;
 
@@ -9,15 +9,14 @@ use object_store::{ObjectMeta, ObjectStoreExt, PutPayload};
 
 use crate::access::store::Store;
 
-/// Below this, objects are stored for a moment to learn the time.
+/// Folder of the probes.
 pub(super) const PROBES: &str = "probes";
 
-/// An object that was stored to learn the time, and when.
+/// A temporary object, with its timestamp.
 pub(crate) type Probe = ObjectMeta;
 
 impl Store {
-    /// The time by the store's clock, of an object that is stored for this and removed again (SPEC
-    /// section 21).
+    /// The time by the store's clock. Stores a probe and removes it (SPEC section 21).
     ///
     /// # Errors
     /// IO.
@@ -27,7 +26,7 @@ impl Store {
         Ok(probe.last_modified.into())
     }
 
-    /// The same, with the object: it stays until it is removed.
+    /// Stores a probe, which stays until it is removed.
     ///
     /// # Errors
     /// IO.
@@ -67,16 +66,38 @@ impl Store {
         })
     }
 
-    /// Whether an object that was listed is a probe, perhaps of a process that was killed.
+    /// True if a listed object is a probe, perhaps of a process that was killed.
     pub(super) fn is_probe(&self, location: &Path) -> bool {
         let below = location.prefix_match(&self.opened.prefix.clone().join(PROBES));
         below.is_some_and(|mut below| {
-            below.next().is_some_and(|name| is_probe(name.as_ref())) && below.next().is_none()
+            below
+                .next()
+                .is_some_and(|name| is_probe_name(name.as_ref()))
+                && below.next().is_none()
         })
     }
 }
 
-/// Whether a probe can have this name.
-pub(super) fn is_probe(name: &str) -> bool {
-    name.len() == 32 && u128::from_str_radix(name, 16).is_ok()
+/// True if a probe can have this name.
+pub(super) fn is_probe_name(name: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    name.len() == 32 && name.bytes().all(is_digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_others_are_no_probes() {
+        assert!(is_probe_name("0123456789abcdef0123456789abcdef"));
+        for name in [
+            "+123456789abcdef0123456789abcdef",
+            "0123456789ABCDEF0123456789ABCDEF",
+            "0123456789abcdef",
+            "notes",
+        ] {
+            assert!(!is_probe_name(name), "{name}");
+        }
+    }
 }

@@ -4,10 +4,8 @@
 use deltachain::{Error, Result};
 use url::{Host, Url};
 
-use crate::access::settings::{check_text, name_of};
-
-/// The settings that may have one.
-const KEYS: [&str; 2] = ["azure_storage_connection_string", "connection_string"];
+use crate::access::merged::Settings;
+use crate::access::settings::{CONNECTION_STRINGS, check_text, name_of};
 
 /// The domain of the public cloud.
 const SUFFIX: &str = "core.windows.net";
@@ -23,22 +21,38 @@ const EMULATOR: [(&str, &str); 3] = [
     ("endpoint", "http://127.0.0.1:10000/devstoreaccount1"),
 ];
 
-/// Settings by name, in the order in which they count: the last one wins.
-type Settings = Vec<(String, String)>;
+/// The settings of the environment and the given ones, both with the settings of connection strings
+/// in the place of the strings. A given string takes out that of the environment, also if it is
+/// empty.
+///
+/// # Errors
+/// Same errors as [`expand`].
+pub(crate) fn expand_both(
+    mut environment: Settings,
+    mut given: Settings,
+) -> Result<(Settings, Settings)> {
+    let is_string = |(key, _): &(String, String)| CONNECTION_STRINGS.contains(&key.as_str());
+    if given.iter().any(is_string) {
+        environment.retain(|setting| !is_string(setting));
+    }
+    given.retain(|setting| !is_string(setting) || !setting.1.is_empty());
+    Ok((expand(&environment, &given)?, expand(&given, &[])?))
+}
 
-/// Puts the settings of a connection string in its place. They win over those before it.
+/// Puts the settings of a connection string in its place in a list in which the last setting wins.
+/// `beside` are settings that come after the list.
 ///
 /// # Errors
 /// USAGE, with the name of the setting and never its value, if it cannot be understood or is for
 /// another account than settings beside it.
-pub(crate) fn expand(settings: &Settings) -> Result<Settings> {
+fn expand(settings: &[(String, String)], beside: &[(String, String)]) -> Result<Settings> {
     let mut expanded = Settings::new();
     for (key, value) in settings {
-        if KEYS.contains(&key.as_str()) {
+        if CONNECTION_STRINGS.contains(&key.as_str()) {
             let refused = |what: &str| Error::usage(format!("{}: {what}", name_of(key)));
             check_text(&name_of(key), value)?;
             let parsed = parse(value).map_err(|what| refused(&what))?;
-            for (own, account) in settings {
+            for (own, account) in settings.iter().chain(beside) {
                 let is_account = own.ends_with("account_name");
                 if is_account && parsed.first().is_some_and(|(_, name)| name != account) {
                     let text = format!("its account is not the one in {}", name_of(own));
@@ -170,7 +184,7 @@ mod tests {
     const KEY: &str = "aGlkZGVuaGlkZGVuaGlkZGVuaGlkZGVu";
 
     fn expanded(text: &str) -> Result<Vec<(String, String)>> {
-        expand(&vec![(KEYS[0].to_owned(), text.to_owned())])
+        expand(&[(CONNECTION_STRINGS[0].to_owned(), text.to_owned())], &[])
     }
 
     #[test]
@@ -231,6 +245,22 @@ mod tests {
     }
 
     #[test]
+    fn a_given_string_takes_out_that_of_the_environment() {
+        let string = |account: &str| format!("AccountName={account};AccountKey={KEY}");
+        let environment = vec![(CONNECTION_STRINGS[0].to_owned(), string("theirs"))];
+        for (given, accounts) in [
+            (string("mine"), (None, Some("mine"))),
+            (String::new(), (None, None)),
+        ] {
+            let given = vec![("connection_string".to_owned(), given)];
+            let (environment, given) = expand_both(environment.clone(), given).unwrap();
+            let account = |settings: &Settings| settings.first().map(|(_, name)| name.clone());
+            let found = (account(&environment), account(&given));
+            assert_eq!((found.0.as_deref(), found.1.as_deref()), accounts);
+        }
+    }
+
+    #[test]
     fn a_wrong_string_is_refused_by_the_variable_s_name_and_not_shown() {
         for (text, said) in [
             ("hidden".to_owned(), "part 1 is not KEY=VALUE"),
@@ -280,10 +310,12 @@ mod tests {
             ),
         ];
         let both = both.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let error = expand(&both.to_vec()).unwrap_err();
-        assert!(
-            error.message().contains("AZURE_STORAGE_ACCOUNT_NAME"),
-            "{error}"
-        );
+        for error in [expand(&both, &[]), expand(&both[1..], &both[..1])] {
+            let error = error.unwrap_err();
+            assert!(
+                error.message().contains("AZURE_STORAGE_ACCOUNT_NAME"),
+                "{error}"
+            );
+        }
     }
 }

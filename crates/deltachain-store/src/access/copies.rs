@@ -1,5 +1,10 @@
 //! Stores from which a follower gets the files of a chain: nearby copies, and the chain's own
 //! store. Copies are not trusted: a failure caused by their bytes is never blamed on the chain.
+//!
+//! A piece of work calls [`begin`](FileStores::begin), and tries. If that fails and
+//! [`accuse`](FileStores::accuse) returns true, it tries again, without the files that are in
+//! doubt. When it has succeeded or failed for good, it calls [`judge`](FileStores::judge), then
+//! [`tell`](FileStores::tell).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,17 +19,18 @@ use crate::access::traffic::FailureNote;
 use crate::access::whole::{ChainFile, RangeSource, read_whole};
 use crate::observer::Observer;
 
-/// A copy that fails is not asked for this long, and twice as long after each further failure.
+/// Pause of a copy after a failure. It is twice as long after each further failure.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// No pause is longer. A copy with wrong bytes is not asked for this long.
+/// Maximum pause of a copy, and the pause after wrong bytes.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The stores from which a follower gets files. Clones are one.
+/// The stores from which a follower gets files. Clones share their state, so they do one piece of
+/// work at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct FileStores {
     /// The chain's own store.
@@ -56,15 +62,39 @@ struct CopyState {
     last_told: Option<Instant>,
 }
 
-/// Files that are not known to be the chain's.
+/// Files and copies under suspicion during one piece of work.
 #[derive(Debug, Default)]
 struct Doubts {
     /// Files with bytes from copies that have not been proven by a digest, and from which copies.
     unproven: BTreeMap<ObjectName, BTreeSet<usize>>,
+    /// Files among these that were read as a whole and are wrong.
+    wrong: BTreeSet<ObjectName>,
     /// Files that only the chain's own store is asked for.
     refused: BTreeSet<ObjectName>,
-    /// Copies that are to blame if the work succeeds without them, each with one of the files.
-    accused: BTreeMap<usize, ObjectName>,
+    suspicions: Vec<Suspicion>,
+}
+
+/// A failure that at least one of these copies has caused, if the work succeeds without them.
+#[derive(Debug)]
+struct Suspicion {
+    copies: BTreeSet<usize>,
+    /// One of their files.
+    file: ObjectName,
+}
+
+impl Doubts {
+    /// Takes out the unproven files that may have caused a failure: this file, or the files that
+    /// are known to be wrong, or all.
+    fn take_suspects(&mut self, file: Option<ObjectName>) -> BTreeMap<ObjectName, BTreeSet<usize>> {
+        let mut known = std::mem::take(&mut self.wrong);
+        known.extend(file);
+        if known.is_empty() {
+            return std::mem::take(&mut self.unproven);
+        }
+        self.unproven
+            .extract_if(.., |name, _| known.contains(name))
+            .collect()
+    }
 }
 
 /// The use that a follower has made of a store.
@@ -80,7 +110,7 @@ pub(crate) struct StoreUse {
 }
 
 impl FileStores {
-    /// The copies of a store, and the store itself.
+    /// The copies of a store, and the store itself, with new counters.
     pub(crate) fn of(store: Store) -> Self {
         let url = store.counted();
         let copies = url.copies.iter().map(|copy| {
@@ -113,39 +143,61 @@ impl FileStores {
         }
     }
 
-    /// Begins work of which nothing is known yet.
+    /// Begins a piece of work.
     pub(crate) fn begin(&self) {
         *lock(&self.doubts) = Doubts::default();
     }
 
-    /// After a failure of work with this file, or with any if `None`: true if a copy may be to
-    /// blame. Then the same work is worth a second try, in which these files come from the chain's
-    /// own store.
+    /// Notes a failure of work with this file, or with any if `None`. Returns true if a copy may be
+    /// to blame. Then the same work is worth a second try, in which the files in doubt come from
+    /// the chain's own store.
     pub(crate) fn accuse(&self, file: Option<ObjectName>) -> bool {
         let mut doubts = lock(&self.doubts);
-        let unproven = match file {
-            Some(name) => doubts.unproven.remove_entry(&name).into_iter().collect(),
-            None => std::mem::take(&mut doubts.unproven),
-        };
-        for (name, copies) in &unproven {
+        let is_known = file.is_some() || !doubts.wrong.is_empty();
+        let suspects = doubts.take_suspects(file);
+        for (name, copies) in &suspects {
             doubts.refused.insert(*name);
             for number in copies {
-                doubts.accused.entry(*number).or_insert(*name);
                 self.copies[*number].pause_for_long();
             }
         }
-        !unproven.is_empty()
+        if is_known {
+            for (file, copies) in &suspects {
+                let (copies, file) = (copies.clone(), *file);
+                doubts.suspicions.push(Suspicion { copies, file });
+            }
+        } else if let Some(&file) = suspects.keys().next() {
+            let copies = suspects.values().flatten().copied().collect();
+            doubts.suspicions.push(Suspicion { copies, file });
+        }
+        !suspects.is_empty()
     }
 
-    /// Ends work that has succeeded, or failed also without the files of copies: only then are
-    /// accused copies known to be damaged.
+    /// Ends a piece of work. If it has succeeded, a copy that is suspected alone is damaged. If it
+    /// has failed also without the files of copies, nothing is known of them.
     pub(crate) fn judge(&self, has_succeeded: bool) {
         let mut doubts = lock(&self.doubts);
         doubts.unproven.clear();
-        let accused = std::mem::take(&mut doubts.accused);
-        if has_succeeded {
-            for (number, name) in accused {
-                self.copies[number].is_damaged(name);
+        doubts.wrong.clear();
+        let suspicions = std::mem::take(&mut doubts.suspicions);
+        if !has_succeeded {
+            return;
+        }
+        for Suspicion { copies, file } in suspicions {
+            let suspects: Vec<&ChainCopy> =
+                copies.iter().map(|&number| &self.copies[number]).collect();
+            match suspects[..] {
+                [copy] => copy.note_damage(file),
+                [first, ..] => {
+                    let names: Vec<String> =
+                        suspects.iter().map(|copy| copy.store.to_string()).collect();
+                    first.state().untold = Some(format!(
+                        "one of the copies {} is damaged: {file} is not the chain's file; it came \
+                         from elsewhere",
+                        names.join(", ")
+                    ));
+                }
+                [] => {}
             }
         }
     }
@@ -199,7 +251,7 @@ impl ChainCopy {
             .is_some_and(|until| Instant::now() < until)
     }
 
-    fn has_succeeded(&self, began: Instant) {
+    fn note_success(&self, began: Instant) {
         let mut state = self.state();
         // A request from before the last failure says nothing about the time since.
         if state.last_failure.is_none_or(|failed| failed < began) {
@@ -209,7 +261,7 @@ impl ChainCopy {
     }
 
     /// A request that began then has failed.
-    fn has_failed(&self, began: Instant, error: &Error) {
+    fn note_failure(&self, began: Instant, error: &Error) {
         let mut state = self.state();
         // Requests that were under way together have failed for one reason.
         if state.last_failure.is_some_and(|failed| failed >= began) {
@@ -242,7 +294,7 @@ impl ChainCopy {
         state.paused_until = Some(now + LONGEST_PAUSE);
     }
 
-    fn is_damaged(&self, name: ObjectName) {
+    fn note_damage(&self, name: ObjectName) {
         let mut state = self.state();
         let text = format!("{name} is not the chain's file");
         if state.damage.is_none() {
@@ -273,9 +325,15 @@ impl FileRequest<'_> {
         part_bytes: u64,
         take: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        read_whole(self, self.file, part_bytes, take).await?;
-        lock(&self.stores.doubts).unproven.remove(&self.file.name());
-        Ok(())
+        let name = self.file.name();
+        let read = read_whole(self, self.file, part_bytes, take).await;
+        let mut doubts = lock(&self.stores.doubts);
+        match &read {
+            Ok(()) => drop(doubts.unproven.remove(&name)),
+            Err(error) if error.rule().is_some() => drop(doubts.wrong.insert(name)),
+            Err(_) => {}
+        }
+        read
     }
 
     /// True if a copy may be asked for the file.
@@ -305,12 +363,15 @@ impl FileRequest<'_> {
             Ok(Some((bytes, stored))) => {
                 let mut doubts = lock(&self.stores.doubts);
                 if stored == size {
-                    copy.has_succeeded(began);
+                    copy.note_success(began);
                     doubts.unproven.entry(name).or_default().insert(number);
                     return Ok(Some(bytes));
                 }
                 copy.pause_for_long();
-                doubts.accused.entry(number).or_insert(name);
+                doubts.suspicions.push(Suspicion {
+                    copies: [number].into(),
+                    file: name,
+                });
             }
             Ok(None) => {
                 if lock(&self.missing_from).insert(number) {
@@ -318,7 +379,7 @@ impl FileRequest<'_> {
                 }
             }
             Err(error) if self.stores.url.stop.is_stopped() => return Err(error),
-            Err(error) => copy.has_failed(began, &error),
+            Err(error) => copy.note_failure(began, &error),
         }
         Ok(None)
     }
@@ -485,5 +546,83 @@ mod tests {
             assert_eq!((used.failures, used.missing), (0, missing));
         }
         assert!(stores.files.copies[0].state().untold.is_none());
+    }
+
+    /// Remarks that an observer heard.
+    #[derive(Default)]
+    struct Remarks(Mutex<Vec<String>>);
+
+    impl Observer for Remarks {
+        fn remark(&self, text: &str) {
+            lock(&self.0).push(text.to_owned());
+        }
+    }
+
+    /// The first of two copies has a wrong file, the second one a right one.
+    fn good_beside_bad() -> (FileStores, [FileReference; 2]) {
+        let contents = [vec![1; 100], vec![2; 100]];
+        let files = contents.each_ref().map(|content| FileReference {
+            digest: Digest::of_bytes(content),
+            size: 100,
+        });
+        let open = |objects: &[(FileReference, &[u8])]| {
+            let options = StoreOptions::default();
+            let store = Store::from_objects(Arc::new(InMemory::new()), "", options).unwrap();
+            for (file, content) in objects {
+                assert!(store.put_if_absent(file.name(), content).unwrap());
+            }
+            store
+        };
+        let url = open(&[(files[0], &contents[0]), (files[1], &contents[1])]);
+        let copies = vec![
+            open(&[(files[0], &CONTENT)]),
+            open(&[(files[1], &contents[1])]),
+        ];
+        (FileStores::of(url.with_copies(copies)), files)
+    }
+
+    fn are_damaged(stores: &FileStores) -> Vec<bool> {
+        let uses = stores.uses();
+        uses[1..].iter().map(|used| used.damage.is_some()).collect()
+    }
+
+    #[test]
+    fn a_good_copy_is_not_blamed_for_a_wrong_file_of_another() {
+        let (stores, [wrong, right]) = good_beside_bad();
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        stores.begin();
+        let read = async |file: FileReference| {
+            let request = stores.file(ChainFile::Link(file));
+            request.read_whole(1 << 20, |_| Ok(())).await
+        };
+        runtime.block_on(async {
+            let request = stores.file(ChainFile::Link(right));
+            request.get_range(right.name(), 0, 10).await.unwrap();
+            read(wrong).await.unwrap_err();
+            assert!(stores.accuse(None));
+            read(wrong).await.unwrap();
+        });
+        stores.judge(true);
+        assert_eq!(are_damaged(&stores), [true, false]);
+    }
+
+    #[test]
+    fn of_two_copies_in_doubt_neither_is_called_damaged() {
+        let (stores, files) = good_beside_bad();
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        stores.begin();
+        runtime.block_on(async {
+            for file in files {
+                let request = stores.file(ChainFile::Link(file));
+                request.get_range(file.name(), 0, 10).await.unwrap();
+            }
+        });
+        assert!(stores.accuse(None));
+        stores.judge(true);
+        assert_eq!(are_damaged(&stores), [false, false]);
+        let remarks = Remarks::default();
+        stores.tell(&remarks);
+        let remarks = lock(&remarks.0).concat();
+        assert!(remarks.contains("one of the copies"), "{remarks}");
     }
 }

@@ -1,4 +1,4 @@
-//! Credentials of the caller's own making, for stores that expire them.
+//! Credentials that the caller gives.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -15,12 +15,12 @@ pub struct Credentials {
     pub(crate) secret_key: String,
     /// The session token, if they are temporary.
     pub(crate) token: Option<String>,
-    /// When they expire, if they do.
+    /// Time at which they expire. `None` if it is unknown, or they do not expire.
     pub(crate) expires: Option<SystemTime>,
 }
 
 impl Credentials {
-    /// Credentials; those with a time expire then.
+    /// Credentials, which never expire if no time is given.
     pub fn new(
         key_id: String,
         secret_key: String,
@@ -52,6 +52,6 @@ pub trait CredentialSource: fmt::Debug + Send + Sync {
     /// Credentials that are valid now. May block.
     ///
     /// # Errors
-    /// Whatever the request that needs them is to end with.
+    /// The request that needs the credentials ends with the text of this error, as an IO error.
     fn credentials(&self) -> Result<Credentials>;
 }

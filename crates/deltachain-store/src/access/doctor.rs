@@ -1,5 +1,5 @@
-//! Whether a place can do what chains and their followers need. Every operation is tried below a
-//! new name, and everything below that name is removed again.
+//! Tries whether a store or a directory can do what chains and their followers need. All operations
+//! use objects below a new name, which are removed again.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 3;
 /// Publishers that race for a version.
 const RACERS: usize = 8;
 
-/// Longer than one part of an upload may be short.
+/// Length of a file that has two parts, of which the first is the shortest that S3 allows.
 const LONG: usize = (5 << 20) + 1;
 
 /// One thing that was tried.
@@ -34,20 +34,19 @@ const LONG: usize = (5 << 20) + 1;
 pub struct Finding {
     /// The operation that was tried, such as `put if absent`.
     pub tried: &'static str,
-    /// The observation, where there is something to say; the reason why it does not work, if it
-    /// does not.
+    /// The observation, or the reason why the operation does not work. May be empty.
     pub says: String,
-    /// The operations on a chain that do not work without it, or not well.
+    /// The operations on a chain that need it.
     pub breaks: &'static str,
-    /// Whether it works.
+    /// True if it works.
     pub works: bool,
-    /// Whether nothing can do without it.
+    /// True if each chain or follower needs it.
     #[serde(rename = "needed")]
     pub is_needed: bool,
 }
 
 impl Finding {
-    /// Whether it is missing and needed.
+    /// True if it is missing and needed.
     pub fn is_fatal(&self) -> bool {
         self.is_needed && !self.works
     }
@@ -94,7 +93,8 @@ impl Findings {
 /// IO if nothing can be made in a directory; USAGE if it was stopped. It is no error if something
 /// does not work.
 pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
-    let store = &store.with_attempts(ATTEMPTS);
+    // Parts are as short as possible, so that a short file has two.
+    let store = &store.with_attempts(ATTEMPTS).with_part_bytes(1);
     let mut findings = Findings::default();
     match store.directory() {
         Some(directory) => {
@@ -142,30 +142,11 @@ fn if_so(is_so: bool, why_not: &str) -> Result<&'static str> {
     }
 }
 
-/// Tries the operations that publishers and followers ask of a store. This store is empty, and is
-/// so again afterwards.
+/// Tries the operations that publishers and followers ask of a store, which has to be empty.
+/// Removes what it stored.
 fn try_writing(findings: &mut Findings, store: &Store) {
     let (first, second) = (ObjectName::Commit(0), ObjectName::Commit(1));
-    let put = store.put_if_absent(first, b"first");
-    let put = put.and_then(|is_new| if_so(is_new, "a new name is already taken"));
-    let is_conditional = put.as_ref().is_err_and(is_condition);
-    if !findings.note(
-        "put, if the name is free",
-        "init, publish and compact: nothing can be published",
-        put,
-    ) {
-        if is_conditional {
-            let plain = upload(store, b"plain", first).map(|()| "only the condition is refused");
-            let copied = findings.note("put", "nothing can be copied here either", plain);
-            let removed = remove(store).map(|()| "");
-            copied.then(|| {
-                findings.note(
-                    "delete",
-                    "prune; the objects of this test are still there",
-                    removed,
-                )
-            });
-        }
+    if !try_creating(findings, store, first) {
         return;
     }
     let stored = now();
@@ -176,6 +157,51 @@ fn try_writing(findings: &mut Findings, store: &Store) {
     let breaks = "publish: two publishers could both believe that they made a version";
     findings.note("put if absent", breaks, again);
     findings.note("put if absent, concurrent", breaks, race(store, second));
+    try_seeing(findings, store, [first, second]);
+    try_parts(findings, store);
+    findings.note_only(
+        "clock",
+        "the times that follow and log show; requests to S3 beyond 15 minutes",
+        clock(store, first, stored),
+    );
+    try_deleting(findings, store, first);
+}
+
+/// Tries to create an object. If that fails, tries what works without the condition on its name,
+/// removes what was stored, and returns false.
+fn try_creating(findings: &mut Findings, store: &Store, first: ObjectName) -> bool {
+    let put = store.put_if_absent(first, b"first").and_then(|is_new| {
+        // An earlier attempt of this call may have succeeded unseen.
+        let is_own = is_new || store.get(first)?.as_deref() == Some(b"first");
+        if_so(is_own, "a new name is already taken")
+    });
+    let is_conditional = put.as_ref().is_err_and(is_condition);
+    if findings.note(
+        "put, if the name is free",
+        "init, publish and compact: nothing can be published",
+        put,
+    ) {
+        return true;
+    }
+    let mut is_stored = true;
+    if is_conditional {
+        let plain = upload(store, b"plain", first).map(|()| "only the condition is refused");
+        is_stored = findings.note("put", "nothing can be copied here either", plain);
+    }
+    // A put that failed may have stored the object all the same.
+    let removed = remove(store).map(|()| "");
+    if is_stored && (is_conditional || removed.is_err()) {
+        findings.note(
+            "delete",
+            "prune; the objects of this test are still there",
+            removed,
+        );
+    }
+    false
+}
+
+/// Tries to read and to list objects that were just written.
+fn try_seeing(findings: &mut Findings, store: &Store, [first, second]: [ObjectName; 2]) {
     let read = store.get(first).and_then(|content| {
         // The other one, where the condition was ignored.
         let is_there = matches!(content.as_deref(), Some(b"first" | b"another"));
@@ -203,6 +229,10 @@ fn try_writing(findings: &mut Findings, store: &Store) {
         "publish, pull, prune and fsck: new versions are not found",
         listed,
     );
+}
+
+/// Tries to upload a file in parts, and to read a range of it.
+fn try_parts(findings: &mut Findings, store: &Store) {
     let content = vec![7; LONG];
     let file = FileReference {
         digest: Digest::of_bytes(&content),
@@ -213,11 +243,10 @@ fn try_writing(findings: &mut Findings, store: &Store) {
         let is_right = |bytes: &[u8], size| bytes == &content[5..15] && size == file.size;
         try_range(findings, store, file.name(), (5, 15), is_right);
     }
-    findings.note_only(
-        "clock",
-        "the times that follow and log show; requests to S3 beyond 15 minutes",
-        clock(store, first, stored),
-    );
+}
+
+/// Removes all objects of the test, and looks for one of them.
+fn try_deleting(findings: &mut Findings, store: &Store, first: ObjectName) {
     let removed = remove(store).and_then(|()| store.find(first));
     let removed =
         removed.and_then(|found| if_so(found.is_none(), "a deleted object is still there"));
@@ -328,21 +357,12 @@ fn try_range(
 
 /// Tries the operations that a chain or a follower asks of a file system.
 fn try_directory(findings: &mut Findings, place: &TempDir) {
-    let at = |name: &str| place.path().join(name);
-    let trial = |result: io::Result<()>| {
-        result
-            .map(|()| String::new())
-            .map_err(|error| Error::io("trying", error))
-    };
-    let written = (|| {
-        let mut file = File::create_new(at("file"))?;
-        file.write_all(b"first")?;
-        file.sync_all()
-    })();
+    let place = place.path();
+    let written = trial(write_and_sync(place));
     if !findings.note(
         "write and fsync",
         "everything: nothing can be written",
-        trial(written),
+        written,
     ) {
         return;
     }
@@ -350,62 +370,21 @@ fn try_directory(findings: &mut Findings, place: &TempDir) {
     findings.note(
         "hard link",
         breaks,
-        trial(fs::hard_link(at("file"), at("linked"))),
+        trial(fs::hard_link(place.join("file"), place.join("linked"))),
     );
-    let renamed = (|| {
-        fs::write(at("new"), "second")?;
-        fs::rename(at("new"), at("file"))?;
-        if fs::read(at("file"))? == b"second" {
-            Ok(())
-        } else {
-            Err(io::Error::other("the old file is still there"))
-        }
-    })();
     findings.note(
         "rename over a file",
         "pull, follow and publish --work",
-        trial(renamed),
+        trial(rename_over(place)),
     );
     #[cfg(unix)]
-    {
-        use std::os::unix::fs::symlink;
-        let switched = (|| {
-            symlink("file", at("current"))?;
-            symlink("linked", at("next"))?;
-            fs::rename(at("next"), at("current"))?;
-            if fs::read_link(at("current"))? == Path::new("linked") {
-                Ok(())
-            } else {
-                Err(io::Error::other("the old link is still there"))
-            }
-        })();
-        findings.note(
-            "symbolic link, switched",
-            "pull, follow and publish --work",
-            trial(switched),
-        );
-        let synced = File::open(place.path()).and_then(|directory| directory.sync_all());
-        findings.note(
-            "fsync of a directory",
-            "a version could be lost in a power failure",
-            trial(synced),
-        );
-        let free = rustix::fs::statvfs(place.path());
-        let free = free.map(|free| {
-            format!(
-                "{} MiB",
-                (free.f_bavail.saturating_mul(free.f_frsize)) >> 20
-            )
-        });
-        let free = free.map_err(|error| Error::io("asking", error.into()));
-        findings.note_only("free space", "checked before a version is built", free);
-    }
+    try_unix(findings, place);
     findings.note(
         "lock",
         "pull and follow: two processes could use the same directory",
-        trial(lock(&at("lock"))),
+        trial(lock(&place.join("lock"))),
     );
-    let clock = fs::metadata(at("file")).and_then(|metadata| metadata.modified());
+    let clock = fs::metadata(place.join("file")).and_then(|metadata| metadata.modified());
     let clock = clock
         .map_err(|error| Error::io("asking", error))
         .and_then(|time| compare(time, now()));
@@ -414,6 +393,66 @@ fn try_directory(findings: &mut Findings, place: &TempDir) {
         "the times that follow and log show",
         clock,
     );
+}
+
+fn trial(result: io::Result<()>) -> Result<String> {
+    result
+        .map(|()| String::new())
+        .map_err(|error| Error::io("trying", error))
+}
+
+fn write_and_sync(place: &Path) -> io::Result<()> {
+    let mut file = File::create_new(place.join("file"))?;
+    file.write_all(b"first")?;
+    file.sync_all()
+}
+
+fn rename_over(place: &Path) -> io::Result<()> {
+    fs::write(place.join("new"), "second")?;
+    fs::rename(place.join("new"), place.join("file"))?;
+    if fs::read(place.join("file"))? == b"second" {
+        Ok(())
+    } else {
+        Err(io::Error::other("the old file is still there"))
+    }
+}
+
+/// Tries the operations that other systems do not have.
+#[cfg(unix)]
+fn try_unix(findings: &mut Findings, place: &Path) {
+    findings.note(
+        "symbolic link, switched",
+        "pull, follow and publish --work",
+        trial(switch_link(place)),
+    );
+    let synced = File::open(place).and_then(|directory| directory.sync_all());
+    findings.note(
+        "fsync of a directory",
+        "a version could be lost in a power failure",
+        trial(synced),
+    );
+    let free = rustix::fs::statvfs(place);
+    let free = free.map(|free| {
+        format!(
+            "{} MiB",
+            (free.f_bavail.saturating_mul(free.f_frsize)) >> 20
+        )
+    });
+    let free = free.map_err(|error| Error::io("asking", error.into()));
+    findings.note_only("free space", "checked before a version is built", free);
+}
+
+#[cfg(unix)]
+fn switch_link(place: &Path) -> io::Result<()> {
+    use std::os::unix::fs::symlink;
+    symlink("file", place.join("current"))?;
+    symlink("linked", place.join("next"))?;
+    fs::rename(place.join("next"), place.join("current"))?;
+    if fs::read_link(place.join("current"))? == Path::new("linked") {
+        Ok(())
+    } else {
+        Err(io::Error::other("the old link is still there"))
+    }
 }
 
 /// A second handle must not get the lock that the first one has, and must get it afterwards.
@@ -432,7 +471,11 @@ fn lock(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use deltachain_testkit::faulty::{Call, Fault, FaultyStore, Operation};
+    use futures_util::StreamExt;
+    use object_store::ObjectStore;
     use object_store::memory::InMemory;
 
     use super::*;
@@ -462,6 +505,57 @@ mod tests {
         );
         assert_eq!(findings.0.len(), 9);
         assert_eq!(below.objects().unwrap(), []);
+    }
+
+    /// Tries a store of which some calls fail.
+    fn try_faulty(
+        plan: impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'static,
+    ) -> (Store, Vec<Finding>) {
+        let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
+        let options = StoreOptions::default().pause(Duration::from_millis(1));
+        let store = Store::from_objects(objects, "chain", options).unwrap();
+        control.plan(plan);
+        let findings = doctor(&store).unwrap();
+        control.heal();
+        (store, findings)
+    }
+
+    fn left(store: &Store) -> usize {
+        let listed = store.opened.objects.list(None).collect::<Vec<_>>();
+        store.block_on(listed).len()
+    }
+
+    #[test]
+    fn a_success_that_was_not_seen_is_no_fault_of_the_store() {
+        let (store, findings) = try_faulty(|call| {
+            let is_first = call.operation == Operation::Create && call.number == 0;
+            (is_first && call.path.ends_with("00000000000000000000.json"))
+                .then_some(Fault::FailAfter)
+        });
+        assert_eq!(missing(&findings), <[&str; 0]>::default(), "{findings:?}");
+        assert_eq!(left(&store), 0);
+    }
+
+    #[test]
+    fn an_object_that_was_stored_by_a_failed_put_is_removed() {
+        let (store, findings) =
+            try_faulty(|call| (call.operation == Operation::Create).then_some(Fault::FailAfter));
+        assert_eq!(missing(&findings), ["put, if the name is free"]);
+        assert_eq!(left(&store), 0);
+    }
+
+    #[test]
+    fn a_file_is_uploaded_in_parts() {
+        let parts = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&parts);
+        let (_, findings) = try_faulty(move |call| {
+            if call.operation == Operation::Part {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+            None
+        });
+        assert_eq!(missing(&findings), <[&str; 0]>::default(), "{findings:?}");
+        assert_eq!(parts.load(Ordering::SeqCst), 2);
     }
 
     #[test]

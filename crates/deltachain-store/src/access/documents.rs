@@ -1,4 +1,4 @@
-//! Documents of a chain, as those fetch them who write to it.
+//! Reads and creates documents of a chain: parents, history windows, `init`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -15,7 +15,7 @@ use crate::access::clock::Probe;
 use crate::access::links::check_links;
 use crate::access::store::{Store, StoredObject};
 
-/// Number of times that the store is listed again because a listed document is gone. A prune
+/// Number of times that the store is listed because a listed document is gone each time. A prune
 /// removes a document only after it stored a newer one.
 const ATTEMPTS: u32 = 5;
 
@@ -65,7 +65,7 @@ pub(crate) fn head(
     {
         return Err(head_after_gap(head));
     }
-    follow(store, chain, head, limits)
+    read_parent(store, chain, head, limits)
 }
 
 /// Digest of the bytes of the chain document: which chain it is, as trust and signatures name it
@@ -77,9 +77,10 @@ pub fn chain_digest(store: &Store) -> Result<Digest> {
     Ok(parent(store, None, &Limits::default())?.digest())
 }
 
-/// The document that the version after this one follows; `None` stands for the chain document.
+/// The document that the version after this one names as its parent. Without a version it is the
+/// chain document.
 pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Parent> {
-    follow(
+    read_parent(
         store,
         store.get(ObjectName::Chain)?.as_deref(),
         version,
@@ -87,14 +88,15 @@ pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Re
     )
 }
 
-fn follow(
+fn read_parent(
     store: &Store,
     chain: Option<&[u8]>,
     version: Option<u64>,
     limits: &Limits,
 ) -> Result<Parent> {
     let Some(head) = version else {
-        // It is what the first version follows.
+        // The chain document is the parent. No digest covers it, so it is read again until two
+        // reads match.
         let chain = if chain.is_some() {
             store.get_agreed(ObjectName::Chain)?
         } else {
@@ -154,7 +156,8 @@ pub(crate) struct ChainWindow {
 /// Contents of documents, by name. They never change.
 pub(crate) type Documents = BTreeMap<ObjectName, Vec<u8>>;
 
-/// Digest of the chain document among these. Where it is missing, that is a fault of the chain.
+/// Digest of the chain document among these, or of nothing: a missing chain document is a fault
+/// that another check reports.
 pub(crate) fn chain_of(documents: &Documents) -> Digest {
     Digest::of_bytes(documents.get(&ObjectName::Chain).map_or(&[], Vec::as_slice))
 }
@@ -216,8 +219,8 @@ pub(crate) fn stretch(
         .in_file(store.to_string()))
 }
 
-/// The same for a store that cannot list: commits are asked for one by one, and of routes documents
-/// nothing is known. When something was stored is not known either.
+/// Same as [`stretch`], for a store that cannot list: commits are fetched one by one. Routes
+/// documents and the times of objects are unknown.
 fn stretch_by_name(
     store: &Store,
     select: impl Fn(Option<u64>) -> RangeInclusive<u64>,

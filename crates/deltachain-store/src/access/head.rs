@@ -1,4 +1,5 @@
-//! Which versions a chain has: all, or its head, found by few requests however many there are.
+//! Lists the versions of a chain, and finds its head by few requests, however many versions there
+//! are.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +11,12 @@ use futures_util::future::try_join_all;
 use crate::access::documents::commit_version;
 use crate::access::store::{Store, StoredObject};
 
-/// Names that a store lists at once, as a rule. Some list more.
+/// Number of names on a page of most stores. Some list more.
 const PAGE: u64 = 1000;
 
 impl Store {
     /// The commits and routes documents of all versions from this one on. If the store cannot list,
-    /// the head alone; and that only if this version has a commit.
+    /// the head alone; and nothing if this version has no commit, even if later ones exist.
     ///
     /// # Errors
     /// IO.
@@ -47,8 +48,8 @@ impl Store {
         Ok(listed.iter().filter_map(version).collect())
     }
 
-    /// The notes on all versions from this one on. Notes are stored before the commit (R-SIG-02),
-    /// so this list is taken after that of commits: it has the notes of every commit in it.
+    /// The notes on all versions from this one on. Call it after [`listing`](Self::listing): notes
+    /// are stored before their commit (R-SIG-02), so it then has the notes of each listed commit.
     ///
     /// # Errors
     /// IO.
@@ -63,9 +64,9 @@ impl Store {
         Ok(Listing::default().with(notes.iter().map(|object| object.name)))
     }
 
-    /// Whether the version after this one has a commit: the cheapest way to see whether there is
-    /// anything new, by one request. A missing commit proves nothing: versions may have been lost,
-    /// or the chain begun again.
+    /// True if the version after this one has a commit: the cheapest way to find a new version, by
+    /// one request. A missing commit proves nothing: versions may have been lost, or the chain
+    /// begun again.
     ///
     /// # Errors
     /// IO.
@@ -76,9 +77,10 @@ impl Store {
         self.has_commit(next)
     }
 
-    /// The head: the highest version that has a commit. `known` has one, or had one: the search
-    /// begins there. However many versions there are, few pages are listed: one from `known` on,
-    /// and about ten for 100,000 versions more.
+    /// The head: the highest version that has a commit. The search begins at `known`, which has or
+    /// had a commit. If the store cannot list, it returns `None` if `known` has no commit, even if
+    /// later ones exist. Few pages are listed: one from `known` on, and about ten for 100,000
+    /// versions more.
     ///
     /// # Errors
     /// IO.
@@ -94,10 +96,11 @@ impl Store {
         let Some((mut low, mut is_all)) = found else {
             return Ok(None);
         };
-        // The head is not below `low`, and not above `high`.
+        // An exponential search beyond the pages so far, then a bisection. The head is not below
+        // `low` and not above `high`. Each probe raises `low` or lowers `high`; one at `low` itself
+        // is the last.
         let (mut high, mut stride) = (u64::MAX, 8 * PAGE);
         while !is_all && low < high {
-            // A page in the middle, or far beyond all pages so far.
             let probe = low.saturating_add(stride.min((high - low).saturating_sub(PAGE) / 2));
             match self.page_of_commits(Some(probe))? {
                 Some(found) => (low, is_all) = found,
@@ -131,9 +134,9 @@ impl Store {
             .is_some())
     }
 
-    /// The head of a chain that cannot be listed: the last version before the first gap. `known`
-    /// has a commit, or is 0. A server may claim any version, so the search ends after some 128
-    /// requests whatever it answers.
+    /// The head of a chain that cannot be listed: the last version before the first gap, or `None`
+    /// if version `known` has no commit, even if later ones exist. A server may claim any version,
+    /// so the search ends after some 128 requests whatever it answers.
     fn find_head(&self, known: u64) -> Result<Option<u64>> {
         self.check_missing_is_missing()?;
         if !self.has_commit(known)? {

@@ -1,11 +1,11 @@
-//! Whether the bytes that came can be the expected document.
+//! Checks whether bytes can be the expected document.
 
 use deltachain::chain::{ChainDocument, Commit, Note, ObjectName, RoutesDocument};
 use deltachain::tensor::Digest;
 use deltachain::{ErrorClass, Limits};
 
-/// Whether these bytes have the form of a document of this name, or of a note on whatever chain.
-/// Files have any form.
+/// True if these bytes have the form of a document of this name, or of a note of any chain. Files
+/// have any form.
 pub(crate) fn is_legible(name: ObjectName, bytes: &[u8]) -> bool {
     let limits = Limits::default();
     let parsed = match name {
@@ -20,5 +20,8 @@ pub(crate) fn is_legible(name: ObjectName, bytes: &[u8]) -> bool {
         }
         ObjectName::File(_) | ObjectName::Asset(_) => Ok(()),
     };
-    !matches!(parsed, Err(error) if matches!(error.class(), ErrorClass::Malformed | ErrorClass::NonCanonical))
+    // A document beyond a limit would be beyond it again if it were read a second time.
+    let is_damage =
+        |class: ErrorClass| matches!(class, ErrorClass::Malformed | ErrorClass::NonCanonical);
+    !parsed.is_err_and(|error| is_damage(error.class()))
 }

@@ -1,5 +1,5 @@
-//! Hard links, by which a directory creates documents under names that are free, and symbolic links
-//! on the way to it.
+//! Checks of hard links, by which a directory creates documents under names that are free, and of
+//! symbolic links in the path of a directory.
 
 use std::fs;
 use std::io;
@@ -34,8 +34,8 @@ fn check_links_by(directory: &Path, link: impl Fn(&Path, &Path) -> io::Result<()
     let Err(error) = link(&file, &linked) else {
         return Ok(());
     };
-    // A network file system may send a request again that was done. The place is new, so the name
-    // is of this very link.
+    // A network file system may repeat a request that was done. The directory is new, so the name
+    // belongs to this link.
     if error.kind() == io::ErrorKind::AlreadyExists && fs::read(&linked).is_ok_and(|x| x == b"x") {
         return Ok(());
     }

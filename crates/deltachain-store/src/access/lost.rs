@@ -1,4 +1,4 @@
-//! The evidence of missing commits in files that no document names.
+//! Finds evidence of missing commits in files that no document names.
 
 use std::collections::BTreeMap;
 
@@ -22,15 +22,15 @@ pub(crate) fn versions_of(entries: &BTreeMap<u64, HistoryEntry>) -> BTreeMap<Dig
     entries.iter().flat_map(shards).collect()
 }
 
-/// Which states a file leads from and to, by its header. A file that is not a link tells nothing.
+/// The base and the target of a link, by its header, or `None` for another file.
 pub(crate) fn ends_of(store: &Store, object: &StoredObject) -> Result<Option<(Digest, Digest)>> {
     let found = store.block_on(store.get_range(object.name, 0, HEADER_BYTES))?;
     let header = found.and_then(|(bytes, _)| Header::parse(&bytes).ok());
     Ok(header.map(|header| (header.base, header.target)))
 }
 
-/// Whether a link from this state proves that a commit was lost: publishers make none from a state
-/// without one (R-PUB-01).
+/// True if a link from this state proves that a commit was lost: publishers make no link from a
+/// state without a commit (R-PUB-01).
 pub(crate) fn is_lost(base: Digest, versions: &BTreeMap<Digest, u64>) -> bool {
     base != Digest::of_empty_state() && !versions.contains_key(&base)
 }

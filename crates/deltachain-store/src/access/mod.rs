@@ -1,35 +1,22 @@
-//! Objects of a chain in a store: talking to it, names, documents, reading links where they are.
+//! Access to the store of a chain. Nothing outside of this folder uses the `object_store` crate.
+//!
+//! The folder has four layers, each of which uses those above it.
 
-#[cfg(feature = "servers")]
-pub(crate) mod answer;
-pub(crate) mod attempt;
-pub(crate) mod clock;
+// Opening turns a URL and options into an `OpenStore`. `url` tells directories from servers, and
+// `server` builds the clients of the `object_store` crate from settings. `sources` finds the
+// service that gives credentials, `services` limits its time, and `provider` asks the caller.
 #[cfg(feature = "az")]
 pub(crate) mod connection_string;
-pub(crate) mod copies;
 pub(crate) mod credentials;
-pub(crate) mod doctor;
-pub(crate) mod documents;
-pub(crate) mod head;
-#[cfg(feature = "servers")]
-pub(crate) mod http;
-pub(crate) mod legible;
 pub(crate) mod links;
-pub(crate) mod lost;
+#[cfg(feature = "servers")]
+pub(crate) mod merged;
+#[cfg(feature = "servers")]
+pub(crate) mod named_file;
 pub(crate) mod opened;
 pub(crate) mod options;
-#[cfg(feature = "servers")]
-pub(crate) mod pace;
-pub(crate) mod pages;
-pub(crate) mod partial;
 #[cfg(feature = "s3")]
 pub(crate) mod provider;
-pub(crate) mod rate;
-#[cfg(feature = "raw")]
-pub(crate) mod raw;
-pub(crate) mod refusal;
-pub(crate) mod runtime;
-#[cfg(feature = "servers")]
 #[cfg(feature = "servers")]
 pub(crate) mod server;
 #[cfg(feature = "servers")]
@@ -38,11 +25,44 @@ pub(crate) mod services;
 pub(crate) mod settings;
 #[cfg(feature = "servers")]
 pub(crate) mod sources;
+pub(crate) mod url;
+
+// The wire: single requests to servers. `http` is the client, `answer` bounds bodies, `pace` waits
+// for busy servers, `pages` ends lists, `refusal` knows the answers that are final, and
+// `part_retry` repeats parts of uploads.
+#[cfg(feature = "servers")]
+pub(crate) mod answer;
+#[cfg(feature = "servers")]
+pub(crate) mod http;
+#[cfg(feature = "servers")]
+pub(crate) mod pace;
+pub(crate) mod pages;
+#[cfg(feature = "servers")]
+pub(crate) mod part_retry;
+pub(crate) mod rate;
+pub(crate) mod refusal;
+
+// Operations of a store. `store` reads, lists, creates and deletes objects, and repeats requests;
+// most other modules add methods to its `Store`. `whole` and `stored_link` read files, and `copies`
+// chooses the store that a file comes from.
+pub(crate) mod clock;
+pub(crate) mod copies;
+pub(crate) mod head;
+pub(crate) mod legible;
+pub(crate) mod partial;
+#[cfg(feature = "raw")]
+pub(crate) mod raw;
+pub(crate) mod runtime;
 pub(crate) mod stop;
 pub(crate) mod store;
 pub(crate) mod stored_link;
-pub(crate) mod table;
 pub(crate) mod traffic;
 pub(crate) mod upload;
-pub(crate) mod url;
 pub(crate) mod whole;
+
+// Rules of chains that only need a `Store`.
+pub(crate) mod attempt;
+pub(crate) mod doctor;
+pub(crate) mod documents;
+pub(crate) mod lost;
+pub(crate) mod table;

@@ -1,6 +1,7 @@
-//! A store as it comes from opening it, and what there is to know about it.
+//! An opened store, and its abilities.
 
-use std::sync::atomic::AtomicBool;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -14,41 +15,58 @@ use crate::access::refusal::{PLAIN, StoreWords};
 pub(crate) struct OpenStore {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) prefix: Path,
-    /// A plain web server cannot list, nor is anything written to it.
+    /// False for a web server, which is also read-only.
     pub(crate) can_list: bool,
-    /// The store is a directory, named by its URL.
-    pub(crate) is_directory: bool,
-    /// Requests go to a server by [`crate::access::http`], which gives up what does not move, and
-    /// repeats parts of uploads.
+    /// Path of the store, if it is a directory.
+    pub(crate) directory: Option<PathBuf>,
+    /// True if requests go to a server by [`crate::access::http`], which gives up what does not
+    /// move, and limits the rate.
     pub(crate) is_watched: bool,
     /// Words of this kind of store, for people.
     pub(crate) words: &'static StoreWords,
     pub(crate) date: LastDate,
-    pub(crate) renew: Option<Renew>,
+    /// `None` if the store's credentials cannot be renewed.
+    pub(crate) renewal: Option<Renewal>,
     /// Set once a web server has answered 404 for a name that cannot exist.
     pub(crate) knows_missing: Arc<AtomicBool>,
 }
 
-/// Lets the next request ask for new credentials.
-pub(crate) type Renew = Arc<dyn Fn() + Send + Sync>;
+/// Requests for new credentials of the caller's own. Clones share their state.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Renewal(Arc<AtomicU64>);
+
+impl Renewal {
+    /// Number of the credentials that requests have to use: it rises with each renewal.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Makes the next request ask for new credentials, unless those with this number have been
+    /// renewed already: requests side by side fail together, and need one renewal.
+    pub(crate) fn renew(&self, refused: u64) {
+        let _ = self
+            .0
+            .compare_exchange(refused, refused + 1, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
 
 impl OpenStore {
-    /// A store of the caller's own making.
+    /// A store that the caller made.
     pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: Path) -> Self {
         Self {
             objects,
             prefix,
             can_list: true,
-            is_directory: false,
+            directory: None,
             is_watched: false,
             words: &PLAIN,
             date: Arc::default(),
-            renew: None,
+            renewal: None,
             knows_missing: Arc::default(),
         }
     }
 }
 
-/// When the store says that it gave its last answer. One that is not a server, or is of the
-/// caller's own making, does not say.
+/// The `Date` of the last successful answer. `None` for directories and stores that the caller
+/// made.
 pub(crate) type LastDate = Arc<Mutex<Option<SystemTime>>>;

@@ -7,9 +7,14 @@ use std::time::Duration;
 use crate::access::credentials::CredentialSource;
 
 tokio::task_local! {
-    /// Set while the parts of an upload are stored: failed requests are then repeated one by one,
-    /// since the caller cannot repeat a part.
-    pub(crate) static IN_PARTS: ();
+    /// [`StoreOptions::attempts`] of the store whose operation runs. A clone of a store may have
+    /// fewer attempts than the client that it shares with others.
+    pub(crate) static ATTEMPTS: u32;
+
+    /// Set while an upload in parts is completed. The client then repeats failed requests, because
+    /// the upload cannot be completed a second time: the `object_store` crate has forgotten its
+    /// parts.
+    pub(crate) static COMPLETING: ();
 }
 
 deltachain::setters! {
@@ -31,10 +36,10 @@ deltachain::setters! {
         /// up to five minutes.
         pub pause: Duration = Duration::from_millis(200),
         /// Time without any progress after which an attempt is given up. A download may take any
-        /// time as long as bytes come. The answer to an upload may take longer: four times as long
-        /// as the last upload of this length took, or what it takes on a line of 20 kB/s until one
-        /// has succeeded. A store that is not a server has this time for each operation: a
-        /// document, a part of a file, a list.
+        /// time as long as bytes come. The answer to an upload may take longer: four times the time
+        /// that the speed of the last upload would need, or the time at 20 kB/s until one has
+        /// succeeded. A store that is not a server has this time for each operation: a document, a
+        /// part of a file, a list.
         pub timeout: Duration = Duration::from_mins(1),
         /// Bytes per second of all objects, or of the bodies of all requests to a server, together
         /// and in both directions. Parts of files go as a whole, with pauses between them.

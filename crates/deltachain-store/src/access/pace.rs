@@ -88,8 +88,8 @@ pub(crate) struct Upload<'a> {
 }
 
 impl Upload<'_> {
-    /// Time at which the server counts as silent, if answers may take `limit`. It may become later
-    /// when other uploads begin.
+    /// Time at which the server counts as silent, if answers may take `limit`. Other uploads change
+    /// it, so it is computed again after each wait.
     pub(crate) fn deadline(&self, limit: Duration) -> Instant {
         let state = lock(&self.times.0);
         let (bytes, rate) = match state.last {
@@ -116,9 +116,11 @@ impl Upload<'_> {
         }
     }
 
-    /// The server did not answer in time. The line may have become slower.
+    /// The server did not answer in time. If it was sent a body, the line may have become slower.
     pub(crate) fn timed_out(self) {
-        lock(&self.times.0).last = None;
+        if self.bytes > 0 {
+            lock(&self.times.0).last = None;
+        }
     }
 }
 

@@ -9,12 +9,13 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-/// The most names of a list, whatever they are: more than a chain with a million versions has.
+/// Maximum number of names in a list, more than a chain with a million versions has.
 const MOST_NAMES: u64 = 5_000_000;
 
-/// Pages that may be empty, and the fewest new names on each page after that, on average. Stores
-/// list at least a thousand names at once, but may leave out what has been deleted.
+/// Number of pages that may be empty. Stores may leave out objects that have been deleted.
 const FREE_PAGES: u64 = 1000;
+
+/// Minimum number of new names on each further page, on average. Stores list at least a thousand.
 const NAMES_OF_PAGE: u64 = 10;
 
 tokio::task_local! {

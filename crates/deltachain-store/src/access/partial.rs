@@ -1,5 +1,5 @@
-//! The files that killed writers leave in a chain's directory: parts of objects under the names
-//! `NAME#N`. `object_store` uses these names while it writes; lists do not show them.
+//! Finds the files that killed writers leave in a chain's directory: parts of objects under the
+//! names `NAME#N`. `object_store` uses these names while it writes; lists do not show them.
 
 use std::fs::{self, Metadata};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use deltachain::chain::ObjectName;
 use deltachain::{Error, Result};
 
-use crate::access::clock::{PROBES, is_probe};
+use crate::access::clock::{PROBES, is_probe_name};
 use crate::access::store::Store;
 use crate::there::if_there;
 
@@ -40,7 +40,7 @@ impl Store {
                 directory.join(folder)
             };
             let failed = |error| Error::io("listing", error).in_file(&path);
-            // A symbolic link may lead to foreign files.
+            // Only the chain's own directory may be a symbolic link: others lead to foreign files.
             let there = if_there(fs::symlink_metadata(&path)).map_err(failed)?;
             if !there.is_some_and(|there| there.is_dir() || folder.is_empty()) {
                 continue;
@@ -81,7 +81,7 @@ fn is_partial(folder: &str, name: &str) -> bool {
         format!("{folder}/{object}")
     };
     let is_number = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
-    is_number && (ObjectName::parse(&name).is_some() || folder == PROBES && is_probe(object))
+    is_number && (ObjectName::parse(&name).is_some() || folder == PROBES && is_probe_name(object))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Credentials of the caller's, as S3's client asks for them: kept until they are about to expire.
+//! Gives the caller's credentials to the client of S3, and keeps them until they are about to
+//! expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,31 +11,76 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::access::credentials::{CredentialSource, Credentials};
+use crate::access::opened::Renewal;
 use crate::access::settings;
 
-/// Credentials that expire sooner are not used any more: a request takes its time.
+/// Credentials that expire within this time are not used for a new request.
 const RESERVE: Duration = Duration::from_mins(1);
 
+/// Keeps the credentials of a source until they are about to expire, or a renewal is wanted.
 #[derive(Debug)]
 pub(crate) struct Provider {
     source: Arc<dyn CredentialSource>,
-    kept: Mutex<Option<Credentials>>,
+    renewal: Renewal,
+    kept: Mutex<Option<Kept>>,
+}
+
+/// Credentials, and the renewal after which the source was asked for them.
+#[derive(Debug)]
+struct Kept {
+    credentials: Credentials,
+    number: u64,
+}
+
+impl Kept {
+    fn is_valid(&self, wanted: u64) -> bool {
+        let is_fresh = match self.credentials.expires {
+            None => true,
+            // A time in the future has not elapsed.
+            Some(expires) => expires
+                .checked_sub(RESERVE)
+                .is_some_and(|end| end.elapsed().is_err()),
+        };
+        is_fresh && self.number == wanted
+    }
 }
 
 impl Provider {
     pub(crate) fn new(source: Arc<dyn CredentialSource>) -> Self {
         Self {
             source,
+            renewal: Renewal::default(),
             kept: Mutex::new(None),
         }
     }
 
-    /// Makes the next request ask for new credentials. If a request for them is under way, its
-    /// answer counts as new.
-    pub(crate) fn renew(&self) {
-        if let Ok(mut kept) = self.kept.try_lock() {
-            *kept = None;
+    /// A handle that makes the provider ask its source again.
+    pub(crate) fn renewal(&self) -> Renewal {
+        self.renewal.clone()
+    }
+
+    /// Asks the source.
+    async fn ask(&self) -> Result<Credentials> {
+        let source = Arc::clone(&self.source);
+        let asked = spawn_blocking(move || source.credentials())
+            .await
+            .map_err(failed)?;
+        let given = asked.map_err(|error| failed(format!("{error:#}")))?;
+        let mut texts = vec![("key_id", &given.key_id), ("secret_key", &given.secret_key)];
+        if let Some(token) = &given.token {
+            texts.push(("token", token));
         }
+        for (name, text) in texts {
+            settings::check_text(name, text).map_err(|error| failed(error.message()))?;
+        }
+        Ok(given)
+    }
+}
+
+fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::Unauthenticated {
+        path: "credentials".to_owned(),
+        source: error.into(),
     }
 }
 
@@ -44,44 +90,22 @@ impl CredentialProvider for Provider {
 
     async fn get_credential(&self) -> Result<Arc<AwsCredential>> {
         let mut kept = self.kept.lock().await;
-        let is_valid = kept.as_ref().is_some_and(|kept| {
-            let end = kept.expires.map(|expires| expires.checked_sub(RESERVE));
-            // Later than now: no time has passed since.
-            end.is_none_or(|end| end.is_some_and(|end| end.elapsed().is_err()))
-        });
-        if !is_valid {
-            let failed = |error: Box<dyn std::error::Error + Send + Sync>| Error::Unauthenticated {
-                path: "credentials".to_owned(),
-                source: error,
-            };
-            let source = Arc::clone(&self.source);
-            let asked = spawn_blocking(move || source.credentials())
-                .await
-                .map_err(|error| failed(error.into()))?;
-            let given = asked.map_err(|error| failed(format!("{error:#}").into()))?;
-            let token = given.token.as_ref().map(|token| ("token", token));
-            let texts = [("key_id", &given.key_id), ("secret_key", &given.secret_key)]
-                .into_iter()
-                .chain(token);
-            for (name, text) in texts {
-                settings::check_text(name, text).map_err(|error| failed(error.message().into()))?;
+        let wanted = self.renewal.wanted();
+        let credentials = match &*kept {
+            Some(kept) if kept.is_valid(wanted) => kept.credentials.clone(),
+            _ => {
+                let credentials = self.ask().await?;
+                *kept = Some(Kept {
+                    credentials: credentials.clone(),
+                    number: wanted,
+                });
+                credentials
             }
-            *kept = Some(given);
-        }
-        let missing = || Error::Generic {
-            store: "S3",
-            source: "there are no credentials".into(),
         };
-        let Credentials {
-            key_id,
-            secret_key,
-            token,
-            ..
-        } = kept.clone().ok_or_else(missing)?;
         Ok(Arc::new(AwsCredential {
-            key_id,
-            secret_key,
-            token,
+            key_id: credentials.key_id,
+            secret_key: credentials.secret_key,
+            token: credentials.token,
         }))
     }
 }
@@ -134,5 +158,22 @@ mod tests {
             Credentials::new("id".to_owned(), "hidden".to_owned(), None, None)
         );
         assert!(!shown.contains("hidden"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn a_renewal_is_not_lost_while_the_credentials_are_read() {
+        let provider = Provider::new(Arc::new(Counting(AtomicU64::new(0), None)));
+        let key_id = async || provider.get_credential().await.unwrap().key_id.clone();
+        assert_eq!(key_id().await, "0");
+        let renewal = provider.renewal();
+        let reading = provider.kept.lock().await;
+        renewal.renew(0);
+        drop(reading);
+        assert_eq!(key_id().await, "1");
+        // A second request that was refused with the first credentials needs no further renewal.
+        renewal.renew(0);
+        assert_eq!(key_id().await, "1");
+        renewal.renew(1);
+        assert_eq!(key_id().await, "2");
     }
 }

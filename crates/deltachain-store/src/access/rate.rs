@@ -5,11 +5,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// The time in which bytes are sent or received at the limited rate.
+pub(crate) struct Slot {
+    #[cfg_attr(
+        not(feature = "servers"),
+        expect(dead_code, reason = "only uploads to servers wait for it")
+    )]
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
+}
+
 /// A limit for the bytes of all requests of a store together.
 #[derive(Debug)]
 pub(crate) struct Rate {
     bytes_per_second: u64,
-    /// When all that has been taken so far is paid for.
+    /// Time at which all bytes so far are paid for.
     free: Mutex<Instant>,
 }
 
@@ -21,15 +31,15 @@ impl Rate {
         }
     }
 
-    /// Takes some bytes: when they may begin to move, and when they are paid for.
-    pub(crate) fn take(&self, bytes: u64) -> (Instant, Instant) {
-        // Time that has not been used is lost, so that there are no bursts after a pause.
+    /// Reserves the next time slot for some bytes.
+    pub(crate) fn reserve(&self, bytes: u64) -> Slot {
+        // Unused time is lost, so that there are no bursts after a pause.
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let start = (*free).max(Instant::now());
         // Exact to less than a nanosecond each time.
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
         let needed = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         *free = start.checked_add(needed).unwrap_or(start);
-        (start, *free)
+        Slot { start, end: *free }
     }
 }

@@ -1,5 +1,5 @@
-//! Answers that will not change when the same is asked again: one table for all requests.
-//! docs/operating.md has it for people.
+//! Answers that are final: the same request would get the same answer. docs/operating.md has this
+//! table for people.
 #![cfg_attr(
     not(feature = "servers"),
     allow(dead_code, reason = "only servers refuse")
@@ -12,7 +12,7 @@ use std::iter;
 
 use deltachain::without_secrets;
 
-/// The most characters that are shown of a server's own words.
+/// Maximum number of characters that are shown of a server's own words.
 const SHOWN: usize = 400;
 
 /// Meaning of a refusal.
@@ -35,7 +35,7 @@ pub(crate) enum Meaning {
     Region,
     /// There is no such bucket.
     Bucket,
-    /// A put on the condition that the name is free.
+    /// The store does not know puts on the condition that the name is free (`If-None-Match`).
     Condition,
     /// The server does not know this operation.
     Operation,
@@ -46,7 +46,7 @@ pub(crate) enum Meaning {
     Certificate,
     /// The server answers, but not in TLS.
     NoTls,
-    /// A list goes on and on.
+    /// A list repeats itself, or exceeds the limits of [`crate::access::pages`].
     Endless,
     /// The server sends something of its own in place of a file, or for a file that does not exist.
     Page,
@@ -105,6 +105,11 @@ impl Meaning {
             _ => return None,
         };
         Some(meaning)
+    }
+
+    /// True if new credentials may help. To a HEAD a server does not say why it refuses.
+    pub(crate) fn may_be_expired(self) -> bool {
+        matches!(self, Self::Expired | Self::Credentials | Self::Request)
     }
 
     /// The kind of failure, what is said, and what to do.
@@ -192,6 +197,12 @@ impl Meaning {
     }
 }
 
+/// True if an answer with this status may be another one later. Status 501 may be final all the
+/// same ([`Meaning::of_answer`]).
+pub(crate) fn is_transient_status(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500..)
+}
+
 /// A refusal, among the causes of an error.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
@@ -262,7 +273,7 @@ impl fmt::Display for Refusal {
 
 impl StdError for Refusal {}
 
-/// Whether the store refuses a put on the condition that its name is free.
+/// True if the store does not know puts on the condition that the name is free.
 pub(crate) fn is_condition(error: &deltachain::Error) -> bool {
     error
         .source()
@@ -300,6 +311,14 @@ mod tests {
     fn an_answer_is_final_or_may_pass() {
         use Meaning::{Bucket, Clock, Condition, Credentials, Expired, Operation, Region, Request};
         let meant = |status, code| Meaning::of_answer(status, code, false, false);
+        // What is repeated has no meaning of its own.
+        let transient = [408, 425, 429, 500, 502, 503, 504];
+        assert!(transient.into_iter().all(is_transient_status));
+        assert!(
+            transient
+                .into_iter()
+                .all(|status| meant(status, "").is_none())
+        );
         for (status, code, meaning) in [
             (301, "PermanentRedirect", Some(Region)),
             (304, "", None),

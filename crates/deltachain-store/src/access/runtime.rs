@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// Threads that wait for answers.
+/// Number of threads that wait for answers.
 const WORKERS: usize = 2;
 
-/// Maximum of threads that read and write files, or ask for credentials.
+/// Maximum number of threads that read and write files, or ask for credentials.
 const MOST_FILES: usize = 32;
 
-/// Such a thread ends when it has had nothing to do for this long.
+/// Time without work after which such a thread ends.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Number of tries to take the lock, and the pause after each. Another thread holds it while it
@@ -22,8 +22,7 @@ const IDLE: Duration = Duration::from_secs(1);
 const TRIES: usize = 200;
 const STEP: Duration = Duration::from_millis(1);
 
-/// A runtime, and the process that has made it: its threads are not there in a child that was
-/// forked.
+/// A runtime, and the process that made it. A forked child does not have its threads.
 struct ProcessRuntime {
     process: u32,
     runtime: Weak<Runtime>,

@@ -1,43 +1,44 @@
 //! Stores on servers: buckets of all kinds, and web servers, which can only be read.
 #![cfg_attr(
     not(all(feature = "s3", feature = "gs", feature = "az", feature = "http")),
-    allow(
-        dead_code,
-        unused_imports,
-        unused_macros,
-        unused_mut,
-        reason = "each kind of store uses a part"
-    )
+    allow(dead_code, unused_imports, reason = "each kind of store uses a part")
 )]
 
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::fs;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use deltachain::{Error, Result, without_secrets};
 #[cfg(feature = "s3")]
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 #[cfg(feature = "az")]
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder};
 #[cfg(feature = "http")]
 use object_store::client::ClientConfigKey;
+use object_store::client::ClientOptions;
 #[cfg(feature = "gs")]
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::gcp::{
+    GcpCredential, GoogleCloudStorage, GoogleCloudStorageBuilder, GoogleConfigKey,
+};
 #[cfg(feature = "http")]
-use object_store::http::HttpBuilder;
-use object_store::{Certificate, ObjectStore, ObjectStoreScheme, RetryConfig};
+use object_store::http::{HttpBuilder, HttpStore};
+use object_store::path::Path;
+use object_store::{Certificate, CredentialProvider, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
 #[cfg(feature = "az")]
 use crate::access::connection_string;
 use crate::access::http::Connector;
-use crate::access::opened::{OpenStore, Renew};
+use crate::access::merged::{Replaced, find_value, given_settings, merge, settings_of_environment};
+use crate::access::opened::OpenStore;
 use crate::access::options::StoreOptions;
 #[cfg(feature = "s3")]
 use crate::access::provider::Provider;
 use crate::access::refusal::told;
-use crate::access::services::{self, Limited, Service};
-use crate::access::settings::{self, ENVIRONMENT};
+use crate::access::services::{self, Limited, Service, Texts};
+use crate::access::settings::{self, KnownSettings};
 use crate::access::sources;
 #[cfg(feature = "s3")]
 use crate::access::sources::METADATA_ENDPOINT;
@@ -52,141 +53,36 @@ const S3_CREDENTIALS: [&str; 6] = [
     "skip_signature",
 ];
 
+/// Settings that give Google's credentials. The crate has an order of its own for these, and
+/// refuses some pairs.
+#[cfg(feature = "gs")]
+const GOOGLE_CREDENTIALS: &[&str] = &[
+    "service_account",
+    "service_account_key",
+    "application_credentials",
+    "bearer_token",
+];
+
+/// Settings that give Azure's credentials. The crate has an order of its own for these.
+#[cfg(feature = "az")]
+const AZURE_CREDENTIALS: &[&str] = &["account_key", "sas_token", "bearer_token"];
+
+/// Opens the store that a URL names.
+///
+/// # Errors
+/// USAGE if the kind of store is unknown, or settings are missing or wrong.
 pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
-    let usage = |error: object_store::Error| Error::usage(error.to_string());
     let (scheme, prefix) =
         ObjectStoreScheme::parse(url).map_err(|error| Error::usage(error.to_string()))?;
-    let mut settings = all_settings(options)?;
-    #[cfg(feature = "az")]
-    if scheme == ObjectStoreScheme::MicrosoftAzure {
-        settings = connection_string::expand(&settings)?;
-    }
-    allow_plain(url, &mut settings);
-    let takes_credentials = scheme == ObjectStoreScheme::AmazonS3;
-    if takes_credentials && options.credentials.is_none() {
-        check_profile(&settings)?;
-    }
-    if !takes_credentials && options.credentials.is_some() {
-        return Err(Error::usage(
-            "only S3 stores support a function for credentials; give settings",
-        ));
-    }
-    let connector = Connector::new(options, authorities(&settings)?);
-    let date = Arc::clone(&connector.date);
-    let mut renew: Option<Renew> = None;
-    let words;
-    // All four are built alike, by builders that have no trait in common.
-    macro_rules! configured {
-        ($builder:expr, $url:expr, $key:ty, $known:expr, $own:expr) => {{
-            let own: &[&str] = &$own;
-            let mut builder = $builder
-                .with_url($url)
-                // Time limits are for progress, and retries are made here, where all kinds of
-                // stores have them alike.
-                .with_client_options(connector.client_options())
-                .with_retry(RetryConfig {
-                    max_retries: 0,
-                    ..RetryConfig::default()
-                });
-            $known.check(&options.settings, |key| {
-                own.contains(&key) || key.parse::<$key>().is_ok()
-            })?;
-            for (key, value) in &settings {
-                // A variable of the environment may be for another kind of store, or for another
-                // program.
-                if let Ok(known) = key.parse() {
-                    settings::check_value(key, value)?;
-                    builder = builder.with_config(known, value);
-                }
-            }
-            builder
-        }};
-    }
-    // A store is built twice if a service gives its credentials: a first one is made for its
-    // provider, whose requests have limits of their own.
-    macro_rules! built {
-        ($builder:expr, $service:expr) => {{
-            let mut builder = $builder;
-            if let Some(service) = $service {
-                service.check()?;
-                let asking = connector.with_purpose(service.purpose());
-                let last_failure = Arc::clone(&asking.last_failure);
-                let first = builder.clone().with_http_connector(asking).build();
-                let first = first.map_err(|error| unusable(&error, &service))?;
-                let limited = Limited {
-                    inner: Arc::clone(first.credentials()),
-                    service,
-                    limit: services::time_limit(&settings)?,
-                    store: without_secrets(url.as_str()),
-                    last_failure,
-                };
-                builder = builder.with_credentials(Arc::new(limited));
-            }
-            let store = builder.with_http_connector(connector).build();
-            Arc::new(store.map_err(usage)?)
-        }};
-    }
-    let objects: Arc<dyn ObjectStore> = match scheme {
+    let opened = match scheme {
         #[cfg(feature = "s3")]
-        ObjectStoreScheme::AmazonS3 => {
-            words = settings::S3.words;
-            let mut builder = AmazonS3Builder::new();
-            if let Some(source) = options.credentials.clone() {
-                let own = Arc::new(Provider::new(source));
-                builder = builder.with_credentials(Arc::clone(&own) as _);
-                renew = Some(Arc::new(move || own.renew()));
-            }
-            let builder = configured!(
-                builder,
-                url.as_str(),
-                AmazonS3ConfigKey,
-                settings::S3,
-                [services::TIMEOUT]
-            );
-            let service = if renew.is_some() {
-                None
-            } else {
-                sources::service_of_s3(&settings)?
-            };
-            built!(builder, service)
-        }
+        ObjectStoreScheme::AmazonS3 => open_s3(url, options)?,
         #[cfg(feature = "gs")]
-        ObjectStoreScheme::GoogleCloudStorage => {
-            words = settings::GOOGLE.words;
-            let builder = configured!(
-                GoogleCloudStorageBuilder::new(),
-                url.as_str(),
-                GoogleConfigKey,
-                settings::GOOGLE,
-                [services::TIMEOUT]
-            );
-            built!(builder, sources::service_of_google(&settings))
-        }
+        ObjectStoreScheme::GoogleCloudStorage => open_google(url, options)?,
         #[cfg(feature = "az")]
-        ObjectStoreScheme::MicrosoftAzure => {
-            words = settings::AZURE.words;
-            let builder = configured!(
-                MicrosoftAzureBuilder::new(),
-                url.as_str(),
-                AzureConfigKey,
-                settings::AZURE,
-                [services::TIMEOUT, "connection_string"]
-            );
-            built!(builder, sources::service_of_azure(&settings, url)?)
-        }
+        ObjectStoreScheme::MicrosoftAzure => open_azure(url, options)?,
         #[cfg(feature = "http")]
-        ObjectStoreScheme::Http => {
-            words = settings::WEB.words;
-            let builder = configured!(
-                HttpBuilder::new(),
-                &url[..url::Position::BeforePath],
-                ClientConfigKey,
-                settings::WEB,
-                []
-            );
-            let store = builder.with_http_connector(connector).build();
-            Arc::new(store.map_err(usage)?)
-        }
+        ObjectStoreScheme::Http => open_web(url, options)?,
         _ => {
             return Err(Error::usage(format!(
                 "unknown kind of store: {}://",
@@ -194,15 +90,401 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
             )));
         }
     };
-    let can_list = scheme != ObjectStoreScheme::Http;
+    Ok(OpenStore { prefix, ..opened })
+}
+
+#[cfg(feature = "s3")]
+fn open_s3(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
+    let mut environment = settings_of_environment();
+    add_metadata_endpoint(&mut environment);
+    let given = given_settings(&options.settings)?;
+    let settings = merge::<AmazonS3ConfigKey>(&environment, given, AmazonS3Builder::REPLACED);
+    let opening = Opening::new(url, options, settings)?;
+    let mut builder = AmazonS3Builder::new();
+    let mut renewal = None;
+    if let Some(source) = options.credentials.clone() {
+        let provider = Provider::new(source);
+        renewal = Some(provider.renewal());
+        builder = builder.with_credentials(Arc::new(provider));
+    } else {
+        check_profile(&opening.settings)?;
+    }
+    let builder = opening.configure(builder, url.as_str())?;
+    let service = if renewal.is_some() {
+        None
+    } else {
+        sources::service_of_s3(&opening.settings)?
+    };
     Ok(OpenStore {
-        can_list,
-        is_watched: true,
-        words,
-        date,
-        renew,
-        ..OpenStore::new(objects, prefix)
+        renewal,
+        ..opening.build_bucket(builder, service)?
     })
+}
+
+#[cfg(feature = "gs")]
+fn open_google(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
+    refuse_credentials(options)?;
+    let (environment, given) = (
+        settings_of_environment(),
+        given_settings(&options.settings)?,
+    );
+    let replaced = GoogleCloudStorageBuilder::REPLACED;
+    let settings = merge::<GoogleConfigKey>(&environment, given, replaced);
+    let opening = Opening::new(url, options, settings)?;
+    let builder = opening.configure(GoogleCloudStorageBuilder::new(), url.as_str())?;
+    let service = sources::service_of_google(&opening.settings);
+    opening.build_bucket(builder, service)
+}
+
+#[cfg(feature = "az")]
+fn open_azure(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
+    refuse_credentials(options)?;
+    let (environment, given) = (
+        settings_of_environment(),
+        given_settings(&options.settings)?,
+    );
+    let (environment, given) = connection_string::expand_both(environment, given)?;
+    let settings = merge::<AzureConfigKey>(&environment, given, MicrosoftAzureBuilder::REPLACED);
+    let opening = Opening::new(url, options, settings)?;
+    let builder = opening.configure(MicrosoftAzureBuilder::new(), url.as_str())?;
+    let service = sources::service_of_azure(&opening.settings, url)?;
+    opening.build_bucket(builder, service)
+}
+
+#[cfg(feature = "http")]
+fn open_web(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
+    refuse_credentials(options)?;
+    let (environment, given) = (
+        settings_of_environment(),
+        given_settings(&options.settings)?,
+    );
+    let settings = merge::<ClientConfigKey>(&environment, given, HttpBuilder::REPLACED);
+    let opening = Opening::new(url, options, settings)?;
+    let server = &url[..url::Position::BeforePath];
+    let builder = opening.configure(HttpBuilder::new(), server)?;
+    Ok(OpenStore {
+        can_list: false,
+        ..opening.build(builder)?
+    })
+}
+
+/// # Errors
+/// USAGE if the options have credentials of the caller's own.
+fn refuse_credentials(options: &StoreOptions) -> Result<()> {
+    if options.credentials.is_none() {
+        return Ok(());
+    }
+    Err(Error::usage(
+        "only S3 stores support a function for credentials; give settings",
+    ))
+}
+
+/// The inputs of the builder of a store.
+struct Opening<'a> {
+    url: &'a Url,
+    options: &'a StoreOptions,
+    settings: Vec<(String, String)>,
+    connector: Connector,
+}
+
+impl<'a> Opening<'a> {
+    fn new(
+        url: &'a Url,
+        options: &'a StoreOptions,
+        settings: Vec<(String, String)>,
+    ) -> Result<Self> {
+        let connector = Connector::new(options, authorities(&settings)?);
+        Ok(Self {
+            url,
+            options,
+            settings,
+            connector,
+        })
+    }
+
+    /// Gives a builder the URL and the settings.
+    ///
+    /// # Errors
+    /// USAGE if a setting is unknown or has an impossible value.
+    fn configure<B: Builder>(&self, builder: B, url: &str) -> Result<B> {
+        B::KNOWN.check(&self.options.settings, |key| {
+            B::OWN_SETTINGS.contains(&key) || key.parse::<B::Key>().is_ok()
+        })?;
+        // Time limits are for progress, and retries are made here, where all kinds of stores have
+        // them alike.
+        let retry = RetryConfig {
+            max_retries: 0,
+            ..RetryConfig::default()
+        };
+        let mut builder = builder.at(url, self.connector.client_options(), retry);
+        if is_plain::<B>(self.url, &self.settings)
+            && let Ok(key) = "allow_http".parse()
+        {
+            builder = builder.set(key, "true");
+        }
+        for (key, value) in &self.settings {
+            // A variable of the environment may be for another kind of store, or for another
+            // program.
+            if let Ok(known) = key.parse() {
+                settings::check_value(key, value)?;
+                builder = builder.set(known, value);
+            }
+        }
+        Ok(builder)
+    }
+
+    /// Builds the store of a bucket. A store is built twice if a service gives its credentials: a
+    /// first one is made for its provider, whose requests have limits of their own.
+    ///
+    /// # Errors
+    /// USAGE if the settings are incomplete, or the file of the service is unusable.
+    #[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
+    fn build_bucket<B: BucketBuilder>(
+        self,
+        mut builder: B,
+        service: Option<Service>,
+    ) -> Result<OpenStore> {
+        if let Some(service) = service {
+            service.check()?;
+            let asking = self
+                .connector
+                .for_credentials(service.purpose(), service.token_file().cloned());
+            let last_failure = Arc::clone(&asking.last_failure);
+            let first = builder.clone().build_with(asking);
+            let first = first.map_err(|error| unusable(&error, &service))?;
+            let limited = Limited {
+                inner: B::credentials(&first),
+                service,
+                limit: services::time_limit(&self.settings)?,
+                store: without_secrets(self.url.as_str()),
+                last_failure,
+            };
+            builder = builder.with_provider(Arc::new(limited));
+        }
+        self.build(builder)
+    }
+
+    /// Builds the store, without its prefix.
+    ///
+    /// # Errors
+    /// USAGE if the settings are incomplete.
+    fn build<B: Builder>(self, builder: B) -> Result<OpenStore> {
+        let date = Arc::clone(&self.connector.date);
+        let store = builder
+            .build_with(self.connector)
+            .map_err(|error| Error::usage(error.to_string()))?;
+        Ok(OpenStore {
+            is_watched: true,
+            words: B::KNOWN.words,
+            date,
+            ..OpenStore::new(Arc::new(store), Path::default())
+        })
+    }
+}
+
+/// A builder of the `object_store` crate, whose builders have no trait in common.
+trait Builder: Sized {
+    type Key: FromStr + PartialEq + Copy;
+    type Store: ObjectStore;
+    const KNOWN: KnownSettings;
+    /// Names of settings that this library adds to those of the crate.
+    const OWN_SETTINGS: &'static [&'static str];
+    /// Settings of the environment that other settings, if the user gives them, take out.
+    const REPLACED: &'static [Replaced];
+    /// Settings with the address of the store. The crate prefers the first one.
+    const ADDRESSES: &'static [&'static str];
+
+    /// The builder of the store at a URL.
+    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self;
+    fn set(self, key: Self::Key, value: &str) -> Self;
+    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store>;
+}
+
+/// A builder whose stores may get credentials from a service.
+#[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
+trait BucketBuilder: Builder + Clone {
+    type Credential: Texts + Debug + Send + Sync + 'static;
+
+    fn credentials(
+        store: &Self::Store,
+    ) -> Arc<dyn CredentialProvider<Credential = Self::Credential>>;
+    fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self;
+}
+
+#[cfg(feature = "s3")]
+impl Builder for AmazonS3Builder {
+    type Key = AmazonS3ConfigKey;
+    type Store = AmazonS3;
+    const KNOWN: KnownSettings = settings::S3;
+    const OWN_SETTINGS: &'static [&'static str] = &[services::TIMEOUT];
+    const REPLACED: &'static [Replaced] = &[
+        Replaced {
+            // A session token belongs to its keys.
+            by: &["access_key_id", "secret_access_key"],
+            settings: &["session_token"],
+            only_if_changed: true,
+        },
+        Replaced {
+            by: &["endpoint"],
+            settings: &["aws_endpoint_url_s3"],
+            only_if_changed: false,
+        },
+        Replaced {
+            by: &["region", "default_region"],
+            settings: &["region", "default_region"],
+            only_if_changed: false,
+        },
+    ];
+    const ADDRESSES: &'static [&'static str] = &["aws_endpoint_url_s3", "endpoint"];
+
+    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
+        self.with_url(url)
+            .with_client_options(client)
+            .with_retry(retry)
+    }
+
+    fn set(self, key: Self::Key, value: &str) -> Self {
+        self.with_config(key, value)
+    }
+
+    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
+        self.with_http_connector(connector).build()
+    }
+}
+
+#[cfg(feature = "s3")]
+impl BucketBuilder for AmazonS3Builder {
+    type Credential = AwsCredential;
+
+    fn credentials(
+        store: &Self::Store,
+    ) -> Arc<dyn CredentialProvider<Credential = Self::Credential>> {
+        Arc::clone(store.credentials())
+    }
+
+    fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self {
+        self.with_credentials(provider)
+    }
+}
+
+#[cfg(feature = "gs")]
+impl Builder for GoogleCloudStorageBuilder {
+    type Key = GoogleConfigKey;
+    type Store = GoogleCloudStorage;
+    const KNOWN: KnownSettings = settings::GOOGLE;
+    const OWN_SETTINGS: &'static [&'static str] = &[services::TIMEOUT];
+    const REPLACED: &'static [Replaced] = &[Replaced {
+        by: GOOGLE_CREDENTIALS,
+        settings: GOOGLE_CREDENTIALS,
+        only_if_changed: false,
+    }];
+    const ADDRESSES: &'static [&'static str] = &["base_url"];
+
+    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
+        self.with_url(url)
+            .with_client_options(client)
+            .with_retry(retry)
+    }
+
+    fn set(self, key: Self::Key, value: &str) -> Self {
+        self.with_config(key, value)
+    }
+
+    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
+        self.with_http_connector(connector).build()
+    }
+}
+
+#[cfg(feature = "gs")]
+impl BucketBuilder for GoogleCloudStorageBuilder {
+    type Credential = GcpCredential;
+
+    fn credentials(
+        store: &Self::Store,
+    ) -> Arc<dyn CredentialProvider<Credential = Self::Credential>> {
+        Arc::clone(store.credentials())
+    }
+
+    fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self {
+        self.with_credentials(provider)
+    }
+}
+
+#[cfg(feature = "az")]
+impl Builder for MicrosoftAzureBuilder {
+    type Key = AzureConfigKey;
+    type Store = MicrosoftAzure;
+    const KNOWN: KnownSettings = settings::AZURE;
+    const OWN_SETTINGS: &'static [&'static str] = &[services::TIMEOUT, "connection_string"];
+    const REPLACED: &'static [Replaced] = &[Replaced {
+        by: AZURE_CREDENTIALS,
+        settings: AZURE_CREDENTIALS,
+        only_if_changed: false,
+    }];
+    const ADDRESSES: &'static [&'static str] = &["endpoint"];
+
+    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
+        self.with_url(url)
+            .with_client_options(client)
+            .with_retry(retry)
+    }
+
+    fn set(self, key: Self::Key, value: &str) -> Self {
+        self.with_config(key, value)
+    }
+
+    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
+        self.with_http_connector(connector).build()
+    }
+}
+
+#[cfg(feature = "az")]
+impl BucketBuilder for MicrosoftAzureBuilder {
+    type Credential = AzureCredential;
+
+    fn credentials(
+        store: &Self::Store,
+    ) -> Arc<dyn CredentialProvider<Credential = Self::Credential>> {
+        Arc::clone(store.credentials())
+    }
+
+    fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self {
+        self.with_credentials(provider)
+    }
+}
+
+#[cfg(feature = "http")]
+impl Builder for HttpBuilder {
+    type Key = ClientConfigKey;
+    type Store = HttpStore;
+    const KNOWN: KnownSettings = settings::WEB;
+    const OWN_SETTINGS: &'static [&'static str] = &[];
+    const REPLACED: &'static [Replaced] = &[];
+    const ADDRESSES: &'static [&'static str] = &[];
+
+    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
+        self.with_url(url)
+            .with_client_options(client)
+            .with_retry(retry)
+    }
+
+    fn set(self, key: Self::Key, value: &str) -> Self {
+        self.with_config(key, value)
+    }
+
+    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
+        self.with_http_connector(connector).build()
+    }
+}
+
+/// True if the user names a server without encryption: in the URL, or in the setting with the
+/// address of this store. Addresses of other services do not count.
+fn is_plain<B: Builder>(url: &Url, settings: &[(String, String)]) -> bool {
+    let address = B::ADDRESSES
+        .iter()
+        .filter_map(|name| name.parse::<B::Key>().ok())
+        .find_map(|key| find_value(settings, &key));
+    url.scheme() == "http" || address.is_some_and(|address| address.starts_with("http://"))
 }
 
 /// The error of a store that cannot be built, with the file that its credentials come from.
@@ -214,52 +496,25 @@ fn unusable(error: &object_store::Error, service: &Service) -> Error {
     }
 }
 
-/// Settings from the environment, and after them the settings of the options; the later ones win.
-///
-/// # Errors
-/// USAGE if one of these names an environment variable that is missing.
-fn all_settings(options: &StoreOptions) -> Result<Vec<(String, String)>> {
-    let environment = std::env::vars_os().filter_map(|(key, value)| {
-        let key = key
-            .into_string()
-            .ok()
-            .filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;
-        Some((key.to_ascii_lowercase(), value.into_string().ok()?))
-    });
-    // An empty variable is not set: so a secret looks that a pipeline lacks.
-    let mut settings: Vec<(String, String)> =
-        environment.filter(|(_, value)| !value.is_empty()).collect();
-    for (key, value) in settings::resolve(&options.settings)? {
-        let key = key.to_ascii_lowercase();
-        if value.is_empty() {
-            settings.retain(|(other, _)| *other != key);
-        } else {
-            settings.push((key, value));
-        }
-    }
-    #[cfg(feature = "s3")]
-    if let Some((_, endpoint)) = settings.iter().rfind(|(key, _)| key == METADATA_ENDPOINT) {
+/// Adds the metadata service that Amazon's own programs would ask, of which the crate does not
+/// know. The crate's own name for it counts if both are set.
+#[cfg(feature = "s3")]
+fn add_metadata_endpoint(environment: &mut Vec<(String, String)>) {
+    let endpoint = environment
+        .iter()
+        .rfind(|(key, _)| key == METADATA_ENDPOINT);
+    if let Some((_, endpoint)) = endpoint {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
-        settings.insert(0, ("metadata_endpoint".to_owned(), endpoint));
-    }
-    Ok(settings)
-}
-
-/// Allows servers without encryption to a user who names one.
-fn allow_plain(url: &Url, settings: &mut Vec<(String, String)>) {
-    let is_plain = |(key, value): &(String, String)| {
-        let is_address = key.contains("endpoint") || key.ends_with("base_url");
-        is_address && value.starts_with("http://")
-    };
-    if url.scheme() == "http" || settings.iter().any(is_plain) {
-        settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));
+        environment.insert(0, ("metadata_endpoint".to_owned(), endpoint));
     }
 }
 
-/// The certificates of the user's own authorities, which count beside those of the machine.
+/// Reads the certificates of the user's own authorities, which are trusted beside those of the
+/// machine.
 ///
 /// # Errors
-/// USAGE if a variable names a file that has none.
+/// USAGE if a variable names a file that cannot be read, or `AWS_CA_BUNDLE` one without
+/// certificates.
 fn authorities(settings: &[(String, String)]) -> Result<Vec<u8>> {
     let named = settings
         .iter()
@@ -270,7 +525,7 @@ fn authorities(settings: &[(String, String)]) -> Result<Vec<u8>> {
         };
         fs::read(path).map_err(failed)
     };
-    // It is read by a library that is silent about a file that is missing.
+    // The TLS library reads this file, and ignores a missing one.
     if let Some(path) = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
         read("SSL_CERT_FILE", &path)?;
     }
@@ -286,7 +541,8 @@ fn authorities(settings: &[(String, String)]) -> Result<Vec<u8>> {
     })
 }
 
-/// Profiles are not read: better to say so than to ask for credentials where there are none.
+/// Checks that credentials do not come from a profile. Profiles are not read, and without this
+/// check the metadata service would be asked.
 ///
 /// # Errors
 /// USAGE if there is nothing but a profile.
@@ -340,5 +596,38 @@ mod tests {
         ] {
             checked(&[("aws_profile", "dev"), (key, "something")]).unwrap();
         }
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn only_the_address_of_the_store_switches_encryption_off() {
+        let url = Url::parse("s3://bucket/chain").unwrap();
+        let is_plain = |settings: &[(&str, &str)]| {
+            let settings: Vec<_> = settings
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect();
+            is_plain::<AmazonS3Builder>(&url, &settings)
+        };
+        let http = "http://127.0.0.1:9000";
+        for key in ["aws_endpoint_url", "aws_endpoint_url_s3", "endpoint"] {
+            assert!(is_plain(&[(key, http)]), "{key}");
+        }
+        for key in [
+            "aws_endpoint_url_dynamodb",
+            "aws_endpoint_url_sts",
+            "aws_ec2_metadata_service_endpoint",
+            "metadata_endpoint",
+            "azure_storage_endpoint",
+            "google_base_url",
+        ] {
+            assert!(!is_plain(&[(key, http)]), "{key}");
+        }
+        // The crate prefers the address for S3 alone.
+        let both = [
+            ("aws_endpoint_url_s3", "https://h"),
+            ("aws_endpoint_url", http),
+        ];
+        assert!(!is_plain(&both));
     }
 }

@@ -1,13 +1,12 @@
 //! Services that give credentials: the metadata service of the machine, that of its container,
-//! token services. They are not the store. A refusal of theirs is final, and they have a short time
-//! in all.
+//! token services. Their refusals are final, and all their requests for credentials together have
+//! the time of the setting `credentials_timeout`.
 #![cfg_attr(
     not(all(feature = "s3", feature = "gs", feature = "az", feature = "http")),
     allow(dead_code, reason = "each kind of store uses a part")
 )]
 
 use std::fmt::Debug;
-use std::fs;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,6 +25,7 @@ use object_store::gcp::GcpCredential;
 use tokio::time::timeout;
 
 use crate::access::http::{Purpose, kind_of};
+use crate::access::named_file::NamedFile;
 use crate::access::refusal::{Meaning, Refusal, told};
 use crate::access::settings;
 
@@ -50,16 +50,6 @@ pub(crate) struct Service {
     pub(crate) is_configured: bool,
     /// True if a refusal of its token means that it can be asked without.
     pub(crate) works_without_token: bool,
-}
-
-/// A file that a setting names.
-#[derive(Debug, Clone)]
-pub(crate) struct NamedFile {
-    /// The variable, or the setting.
-    pub(crate) name: String,
-    pub(crate) path: String,
-    /// True for a token, which goes into requests as it is.
-    pub(crate) is_token: bool,
 }
 
 impl Service {
@@ -89,34 +79,18 @@ impl Service {
         }
     }
 
+    /// The file with the token, which the service reads again when the credentials have expired.
+    /// Other files are read once.
+    pub(crate) fn token_file(&self) -> Option<&NamedFile> {
+        self.file.as_ref().filter(|file| file.is_token)
+    }
+
     /// Checks the file that the service needs, before anything is asked.
     ///
     /// # Errors
     /// USAGE, with the names of the variable and of the file.
     pub(crate) fn check(&self) -> Result<()> {
         self.file.as_ref().map_or(Ok(()), NamedFile::check)
-    }
-}
-
-impl NamedFile {
-    fn check(&self) -> Result<()> {
-        let Self {
-            name,
-            path,
-            is_token,
-        } = self;
-        let refused = |what: String| Error::usage(format!("{name}={path}: {what}"));
-        let content = fs::read(path).map_err(|error| refused(error.to_string()))?;
-        let Ok(text) = String::from_utf8(content) else {
-            return Err(refused("the file is not text".to_owned()));
-        };
-        if text.trim().is_empty() {
-            return Err(refused("the file is empty".to_owned()));
-        }
-        if *is_token {
-            settings::check_text(&format!("{name}={path}: the token"), &text)?;
-        }
-        Ok(())
     }
 }
 
@@ -250,20 +224,26 @@ impl<C: Texts + Debug + Send + Sync + 'static> CredentialProvider for Limited<C>
     type Credential = C;
 
     async fn get_credential(&self) -> object_store::Result<Arc<C>> {
-        // A token is replaced while the program runs.
-        if let Err(error) = self.service.check() {
-            return Err(self.refused(Meaning::NotGiven, error.message()));
-        }
-        // The crate takes some answers of a service for good that are not, and panics.
+        // object_store panics on some malformed answers.
         let asked = AssertUnwindSafe(self.inner.get_credential()).catch_unwind();
-        let given = match timeout(self.limit, asked).await {
-            Ok(Ok(Ok(given))) => given,
-            Ok(Ok(Err(error))) => return Err(self.failed(&error)),
-            Ok(Err(_)) => {
-                return Err(self.refused(self.not_given(), "its answer has no usable credentials"));
-            }
-            Err(_) => return Err(self.too_late()),
+        let error = match timeout(self.limit, asked).await {
+            Ok(Ok(Ok(given))) => return self.check_texts(given),
+            Ok(Ok(Err(error))) => self.failed(&error),
+            Ok(Err(_)) => self.refused(self.not_given(), "its answer has no usable credentials"),
+            Err(_) => self.too_late(),
         };
+        // A token is replaced while the program runs. The reason may be the file.
+        let token_file = self.service.token_file();
+        match token_file.map_or(Ok(()), NamedFile::check) {
+            Ok(()) => Err(error),
+            Err(error) => Err(self.refused(Meaning::NotGiven, error.message())),
+        }
+    }
+}
+
+impl<C: Texts> Limited<C> {
+    /// Checks that credentials can go into the heads of requests.
+    fn check_texts(&self, given: Arc<C>) -> object_store::Result<Arc<C>> {
         for (name, text) in given.texts() {
             if let Err(error) = settings::check_text(name, text) {
                 return Err(self.refused(Meaning::NotGiven, error.message()));

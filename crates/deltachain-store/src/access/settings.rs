@@ -1,5 +1,5 @@
-//! Settings that a kind of store does not know, and values that cannot be, are refused: these would
-//! be missed only when a request fails.
+//! Rejects unknown settings and impossible values when a store is opened. Otherwise its first
+//! request would fail without saying why.
 #![cfg_attr(
     not(all(feature = "s3", feature = "gs", feature = "az", feature = "http")),
     allow(unused_imports, reason = "each kind of store uses a part")
@@ -20,7 +20,7 @@ pub(crate) struct KnownSettings {
     pub(crate) usual: &'static str,
     /// Words of this kind of store, for people.
     pub(crate) words: &'static StoreWords,
-    /// Names that fsspec and its kind have for the same thing, and what it is called here.
+    /// Names that fsspec and similar programs have for a setting, and the name here.
     pub(crate) others: &'static [(&'static str, &'static str)],
 }
 
@@ -157,7 +157,11 @@ pub(crate) const WEB: KnownSettings = KnownSettings {
 /// Environment variables that begin with one of these are settings of a store.
 pub(crate) const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
 
-/// A value that begins so is that of an environment variable.
+/// Settings that have Azure's account, key and address in one.
+pub(crate) const CONNECTION_STRINGS: [&str; 2] =
+    ["azure_storage_connection_string", "connection_string"];
+
+/// Prefix of a value that names an environment variable.
 const FROM_ENVIRONMENT: &str = "env:";
 
 /// The settings, with the values of the environment variables that they name. So two stores can
@@ -232,7 +236,7 @@ pub(crate) fn name_of(key: &str) -> String {
 /// USAGE, with the name of the setting.
 pub(crate) fn check_value(key: &str, value: &str) -> Result<()> {
     let name = name_of(key);
-    // Empty is not set; the other two are addresses of nothing.
+    // An empty value counts as unset, and `use_fabric_endpoint` is a switch.
     let is_address = !value.is_empty()
         && !key.contains("use_")
         && ADDRESSES.iter().any(|end| key.ends_with(end));
@@ -270,6 +274,8 @@ pub(crate) fn check_text(name: &str, value: &str) -> Result<()> {
 }
 
 impl KnownSettings {
+    /// Checks that all settings are known.
+    ///
     /// # Errors
     /// USAGE, with the names of the settings that are not known; values may be secret.
     pub(crate) fn check(

@@ -1,5 +1,6 @@
-//! Which service a store asks for credentials, by its settings. The order is that of the
-//! `object_store` crate, which asks.
+//! Finds the service that a store asks for credentials, by its settings. The order is that of
+//! `AmazonS3Builder::build` and the other builders of `object_store` 0.14.2, which choose the
+//! service: compare it when that crate is updated.
 #![cfg_attr(
     not(all(feature = "s3", feature = "gs", feature = "az", feature = "http")),
     allow(dead_code, unused_imports, reason = "each kind of store uses a part")
@@ -15,11 +16,11 @@ use object_store::azure::AzureConfigKey;
 #[cfg(feature = "gs")]
 use object_store::gcp::GoogleConfigKey;
 
-use crate::access::services::{NamedFile, Service};
+use crate::access::named_file::NamedFile;
+use crate::access::services::Service;
 use crate::access::settings::name_of;
 
-/// Settings by name, in the order in which they count: the last one wins.
-pub(crate) type Settings = [(String, String)];
+type Settings = [(String, String)];
 
 /// A setting that is set.
 struct Found<'a> {
@@ -135,9 +136,10 @@ pub(crate) fn service_of_s3(settings: &Settings) -> Result<Option<Service>> {
     }))
 }
 
-/// Variables of Amazon's programs that the crate does not know.
+/// A variable of Amazon's programs that the crate does not know: no metadata service is asked.
 #[cfg(feature = "s3")]
 const METADATA_DISABLED: &str = "aws_ec2_metadata_disabled";
+/// A variable of Amazon's programs that the crate does not know: address of the metadata service.
 #[cfg(feature = "s3")]
 pub(crate) const METADATA_ENDPOINT: &str = "aws_ec2_metadata_service_endpoint";
 

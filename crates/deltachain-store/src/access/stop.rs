@@ -1,4 +1,4 @@
-//! Ending what a store waits for, from another thread.
+//! Cancels the requests of a store from another thread.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,7 +8,8 @@ use object_store::Error as StoreError;
 use tokio::sync::watch;
 
 /// Cancels the requests of [stores](crate::Store::with_stop), from any thread: requests under way
-/// are given up, and no new one is sent until [`reset`](Self::reset). Clones share their state.
+/// are given up, and no new one is sent until [`reset`](Self::reset), except that an upload in
+/// parts is aborted at the server, for up to 5 seconds. Clones share their state.
 ///
 /// A request that is given up ends as if the connection had been lost: the server may have stored
 /// the object all the same.
@@ -16,12 +17,12 @@ use tokio::sync::watch;
 pub struct Stop(watch::Sender<bool>);
 
 impl Stop {
-    /// Ends it.
+    /// Cancels the requests.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 
-    /// From now on everything goes on as before.
+    /// Allows requests again.
     pub fn reset(&self) {
         self.0.send_replace(false);
     }
@@ -30,7 +31,7 @@ impl Stop {
         *self.0.borrow()
     }
 
-    /// Does this unless it is stopped before.
+    /// Runs the operation until it ends or is cancelled.
     pub(super) async fn unless<T>(
         &self,
         operation: impl Future<Output = Result<T, StoreError>>,

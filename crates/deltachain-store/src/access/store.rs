@@ -1,5 +1,4 @@
-//! A store that holds one chain: a directory or a prefix of a bucket (SPEC section 17.1). The only
-//! place that talks to the `object_store` crate; everything beyond it blocks.
+//! A store that holds one chain: a directory or a prefix of a bucket (SPEC section 17.1).
 
 use std::fmt;
 use std::fs;
@@ -26,8 +25,8 @@ use tokio::time::{sleep, sleep_until};
 
 use crate::access::legible::is_legible;
 use crate::access::links::{check_links, find_dangling, is_without_links};
-use crate::access::opened::OpenStore;
-use crate::access::options::StoreOptions;
+use crate::access::opened::{OpenStore, Renewal};
+use crate::access::options::{ATTEMPTS, StoreOptions};
 use crate::access::pages::{LISTING, Pages};
 use crate::access::rate::Rate;
 use crate::access::refusal::{Meaning, Refusal, causes, told};
@@ -36,9 +35,9 @@ use crate::access::stop::Stop;
 use crate::access::traffic::Traffic;
 use crate::access::url::{directory_of, open_url};
 
-/// A document is read up to here: one byte more than all readers take, so that a longer one is
-/// noticed. A longer document, even if limits allow it, does not come from a store, which is not
-/// trusted and may have any number of such documents.
+/// Maximum number of bytes that are read of a document: the default limit of readers, and one byte
+/// by which the parser notices a longer document. `Limits::document_bytes` does not raise it: a
+/// store is not trusted, and could send any number of long documents.
 const DOCUMENT_BYTES: u64 = (1 << 24) + 1;
 
 /// A name in `commits/` that no chain has.
@@ -52,14 +51,14 @@ pub struct Store {
     pub(super) opened: OpenStore,
     name: String,
     pub(crate) options: Arc<StoreOptions>,
-    /// One permit for each request of a range that may be under way; those who wait are served in
-    /// turn.
+    /// Limits the requests for ranges at the same time to `StoreOptions::parallel`, over all
+    /// clones. Requests that wait are served in order.
     ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
     pub(crate) stop: Stop,
     /// Stores with copies of the chain's files.
     pub(crate) copies: Arc<[Store]>,
-    /// True for a copy, which is given up quickly: there is another store to ask.
+    /// True for a copy, which is given up quickly, because files can come from another store.
     is_copy: bool,
     pub(crate) traffic: Arc<Traffic>,
     trouble: Trouble,
@@ -72,8 +71,8 @@ pub struct Store {
 pub struct Trouble(Arc<Mutex<Option<String>>>);
 
 impl Trouble {
-    /// Why the last attempt of a request has failed, also while it is tried again. `None` once the
-    /// store has answered.
+    /// The reason why the last attempt of a request has failed, also while it is repeated. `None`
+    /// once the store has answered.
     pub fn now(&self) -> Option<String> {
         self.0
             .lock()
@@ -121,7 +120,7 @@ impl Store {
         Self::new(open_url(url, &options, true)?, url, options)
     }
 
-    /// The directory that it is, if that does not exist.
+    /// The path of the store, if it is a directory that does not exist.
     pub fn missing_directory(&self) -> Option<PathBuf> {
         self.directory().filter(|directory| !directory.is_dir())
     }
@@ -140,7 +139,7 @@ impl Store {
         Self::open(url, options)
     }
 
-    /// A store of the caller's own making, below a prefix of it, which may be empty.
+    /// A store that the caller made, below a prefix, which may be empty.
     ///
     /// # Errors
     /// USAGE if the prefix is not a path; IO if no threads can be started.
@@ -154,7 +153,7 @@ impl Store {
         Self::new(OpenStore::new(objects, prefix), &name, options)
     }
 
-    /// The same store, whose waiting can be ended.
+    /// The same store, with requests that can be cancelled.
     #[must_use]
     pub fn with_stop(&self, stop: Stop) -> Self {
         Self {
@@ -164,8 +163,8 @@ impl Store {
         }
     }
 
-    /// Tells whether the store answers, as long as anybody uses this store or a clone of it.
-    /// [`with_stop`](Self::with_stop) begins anew.
+    /// Returns a handle that shows why the store does not answer. It follows this store and its
+    /// clones; the store that [`with_stop`](Self::with_stop) returns has another one.
     pub fn trouble(&self) -> Trouble {
         self.trouble.clone()
     }
@@ -181,7 +180,7 @@ impl Store {
         }
     }
 
-    /// The same store, as one follower uses it: with counters of its own.
+    /// The same store, with new counters.
     pub(crate) fn counted(self) -> Self {
         Self {
             traffic: Arc::default(),
@@ -189,7 +188,7 @@ impl Store {
         }
     }
 
-    /// The same store as a copy of a chain: each thing is asked once, and given up quickly.
+    /// The same store as a copy of a chain: each request is made once, and given up quickly.
     pub(crate) fn as_copy(&self, stop: Stop) -> Self {
         Self {
             is_copy: true,
@@ -199,23 +198,35 @@ impl Store {
         }
     }
 
-    /// The same store, of which each thing is asked at most this often.
+    /// The same store, with at most this many attempts for each request.
     pub(crate) fn with_attempts(&self, most: u32) -> Self {
-        let options = StoreOptions::clone(&self.options);
-        let options = Arc::new(StoreOptions {
-            attempts: options.attempts.min(most),
-            ..options
-        });
+        self.with_options(StoreOptions {
+            attempts: self.options.attempts.min(most),
+            ..StoreOptions::clone(&self.options)
+        })
+    }
+
+    /// The same store, with parts of this length, or the shortest that S3 allows.
+    pub(crate) fn with_part_bytes(&self, part_bytes: u64) -> Self {
+        self.with_options(StoreOptions {
+            part_bytes,
+            ..StoreOptions::clone(&self.options)
+        })
+    }
+
+    fn with_options(&self, options: StoreOptions) -> Self {
         Self {
-            options,
+            options: Arc::new(options),
             ..self.clone()
         }
     }
 
     /// The same store, below another folder.
     pub(crate) fn below(&self, folder: &str) -> Self {
+        let directory = self.opened.directory.as_ref();
         let opened = OpenStore {
             prefix: self.opened.prefix.clone().join(folder),
+            directory: directory.map(|directory| directory.join(folder)),
             ..self.opened.clone()
         };
         Self {
@@ -253,8 +264,7 @@ impl Store {
         })
     }
 
-    /// Whether the store can list. One that cannot is a web server; it shows the head, but no
-    /// routes documents.
+    /// True if the store can list. A web server cannot: it shows the head, but no routes documents.
     pub(crate) fn can_list(&self) -> bool {
         self.opened.can_list
     }
@@ -293,7 +303,7 @@ impl Store {
         {
             return Ok(content);
         }
-        // It may have been damaged on its way. The content that comes now is the one that counts.
+        // The bytes may have been damaged in transit: the second read counts.
         self.get_once(name).await
     }
 
@@ -320,10 +330,9 @@ impl Store {
     ) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
         let is_commit = |name: &&ObjectName| matches!(name, ObjectName::Commit(_));
         let highest = names.iter().filter(is_commit).max().copied();
-        let highest = highest.filter(|name| held.map(ObjectName::Commit) != Some(*name));
+        let held = held.map(ObjectName::Commit);
         let fetched = stream::iter(names.to_vec()).map(async |name| {
-            let is_alone = (name == ObjectName::Chain && held.is_none()) || Some(name) == highest;
-            let content = if is_alone {
+            let content = if is_uncovered(name, highest, held) {
                 self.get_agreed_document(name).await?
             } else {
                 self.get_document(name).await?
@@ -390,6 +399,7 @@ impl Store {
             let mut body = result.into_stream();
             let mut content = Vec::new();
             while let Some(chunk) = body.try_next().await? {
+                self.traffic.add_bytes(chunk.len());
                 content.extend_from_slice(&chunk);
                 if content.len() as u64 >= most {
                     content.truncate(usize::try_from(most).unwrap_or(usize::MAX));
@@ -409,7 +419,6 @@ impl Store {
             .await
             .map_err(|error| self.failed("downloading", &error, Some(name)))?;
         let bytes = got.as_ref().map_or(0, Vec::len);
-        self.traffic.add_bytes(bytes);
         self.pace(bytes as u64).await?;
         Ok(got)
     }
@@ -422,7 +431,7 @@ impl Store {
         Ok(self.objects_and_probes()?.0)
     }
 
-    /// Same as [`objects`](Self::objects), with the probes in the list.
+    /// Same as [`objects`](Self::objects), and the probes.
     ///
     /// # Errors
     /// Same errors as [`objects`](Self::objects).
@@ -430,15 +439,20 @@ impl Store {
         if !self.opened.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
         }
-        let pick = |meta: &ObjectMeta| match self.stored_object(meta) {
-            Some(object) => Some(Ok(object)),
-            None => self.is_probe(&meta.location).then(|| Err(meta.clone())),
+        let select = |meta: &ObjectMeta| {
+            if let Some(object) = self.stored_object(meta) {
+                return Some(Listed::Object(object));
+            }
+            if self.is_probe(&meta.location) {
+                return Some(Listed::Probe(meta.clone()));
+            }
+            None
         };
         let (mut objects, mut probes) = (Vec::new(), Vec::new());
-        for listed in self.block_on(self.pick(None, None, usize::MAX, pick))? {
+        for listed in self.block_on(self.list_with(None, None, usize::MAX, select))? {
             match listed {
-                Ok(object) => objects.push(object),
-                Err(probe) => probes.push(probe),
+                Listed::Object(object) => objects.push(object),
+                Listed::Probe(probe) => probes.push(probe),
             }
         }
         objects.sort_unstable_by_key(|object: &StoredObject| object.name);
@@ -452,18 +466,17 @@ impl Store {
         after: Option<ObjectName>,
         most: usize,
     ) -> Result<Vec<StoredObject>> {
-        self.pick(folder, after, most, |meta| self.stored_object(meta))
+        self.list_with(folder, after, most, |meta| self.stored_object(meta))
             .await
     }
 
-    /// The values that `pick` makes of the objects there, without the objects of which it makes
-    /// none.
-    async fn pick<T>(
+    /// The values that `select` returns for objects in a folder after a name, at most `most`.
+    async fn list_with<T>(
         &self,
         folder: Option<&str>,
         after: Option<ObjectName>,
         most: usize,
-        pick: impl Fn(&ObjectMeta) -> Option<T>,
+        select: impl Fn(&ObjectMeta) -> Option<T>,
     ) -> Result<Vec<T>> {
         let prefix = folder.map_or_else(
             || self.opened.prefix.clone(),
@@ -481,7 +494,7 @@ impl Store {
             let objects = metas.try_filter_map(async |meta| {
                 let added = LISTING.with(|pages| pages.add_name(meta.location.as_ref()));
                 added.map_err(|why| refused(Meaning::Endless, &why))?;
-                Ok(pick(&meta))
+                Ok(select(&meta))
             });
             let listed = objects.take(most).try_collect();
             LISTING.scope(Pages::default(), listed).await
@@ -504,7 +517,7 @@ impl Store {
         })
     }
 
-    /// One of the chain's objects as a list would show it; `None` if it is not there.
+    /// One of the chain's objects as a list would show it, or `None` if it does not exist.
     ///
     /// # Errors
     /// IO.
@@ -575,7 +588,8 @@ impl Store {
             .map_err(|error| self.failed_to_create(&error, name))
     }
 
-    /// The error for a document that was not created. In a directory that needs a hard link.
+    /// The error for a document that was not created. To create one in a directory needs a hard
+    /// link.
     fn failed_to_create(&self, error: &StoreError, name: ObjectName) -> Error {
         if let Some(directory) = self.directory()
             && may_lack_links(error)
@@ -586,7 +600,7 @@ impl Store {
         self.failed("storing", error, Some(name))
     }
 
-    /// When the store says that it gave its last answer, if it is a server.
+    /// The `Date` of the last successful answer, if the store is a server.
     pub(crate) fn date(&self) -> Option<SystemTime> {
         *self
             .opened
@@ -633,9 +647,8 @@ impl Store {
             let came = AtomicU64::new(0);
             let request = self.get_range_once(name, start..end, &came);
             // A directory gives all bytes at once, so no progress can be seen.
-            if self.is_copy && !self.opened.is_directory {
-                let max_rate = self.options.max_rate;
-                self.traffic.watch(request, &came, max_rate).await
+            if self.is_copy && self.opened.directory.is_none() {
+                self.traffic.watch(request, &came, &self.options).await
             } else {
                 request.await
             }
@@ -662,11 +675,16 @@ impl Store {
         };
         let result = match self.opened.objects.get_opts(&path, options).await {
             Err(StoreError::NotFound { .. }) => return Ok(None),
-            // Beyond the end of an object that is too short there is nothing to get.
-            Err(error) => match self.opened.objects.head(&path).await {
-                Ok(meta) if meta.size <= range.start => return Ok(Some((Vec::new(), meta.size))),
-                _ => return Err(error),
-            },
+            // A HEAD tells an object that is too short from a failure.
+            Err(error) if self.may_be_too_short(&error) => {
+                match self.opened.objects.head(&path).await {
+                    Ok(meta) if meta.size <= range.start => {
+                        return Ok(Some((Vec::new(), meta.size)));
+                    }
+                    _ => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
             Ok(result) => result,
         };
         let size = result.meta.size;
@@ -674,7 +692,7 @@ impl Store {
             came.fetch_add(bytes as u64, Ordering::Relaxed);
             self.traffic.add_bytes(bytes);
         };
-        let content: Vec<u8> = if self.opened.is_directory {
+        let content: Vec<u8> = if self.opened.directory.is_some() {
             let bytes = result.bytes().await?;
             count(bytes.len());
             bytes.into()
@@ -694,8 +712,19 @@ impl Store {
         Ok(Some((content, size)))
     }
 
-    /// Waits for the time that so many bytes take at the configured rate. Requests to a server are
-    /// paced by the client that sends them.
+    /// True if a range may have failed because the object is too short. Other kinds of stores than
+    /// servers have no common error for that.
+    fn may_be_too_short(&self, error: &StoreError) -> bool {
+        #[cfg(feature = "servers")]
+        if self.opened.is_watched {
+            return crate::access::http::may_be_too_short(error);
+        }
+        let _ = (self, error);
+        true
+    }
+
+    /// Waits for the time that so many bytes take at the configured rate. The client of a server
+    /// does this itself ([`crate::access::http`]).
     ///
     /// # Errors
     /// IO if it is stopped.
@@ -706,7 +735,7 @@ impl Store {
         if bytes == 0 {
             return Ok(());
         }
-        let paid = sleep_until(rate.take(bytes).1).map(Ok);
+        let paid = sleep_until(rate.reserve(bytes).end).map(Ok);
         self.stop
             .unless(paid)
             .await
@@ -715,11 +744,7 @@ impl Store {
 
     /// The directory of the store, if it is one.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
-        if self.opened.is_directory {
-            directory_of(&self.name)
-        } else {
-            None
-        }
+        self.opened.directory.clone()
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -738,29 +763,46 @@ impl Store {
         &self,
         mut operation: impl AsyncFnMut() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        self.retry_whole(async || self.in_time(operation()).await)
+            .await
+    }
+
+    /// Same as [`retry`](Self::retry), for an operation of several requests that each have their
+    /// own time limit.
+    pub(super) async fn retry_whole<T>(
+        &self,
+        mut operation: impl AsyncFnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut attempt = 1;
-        let mut renew = self.opened.renew.as_ref();
+        let mut renewal = self.opened.renewal.as_ref();
         loop {
-            match self.in_time(operation()).await {
-                Err(error) if may_be_expired(&error) && renew.is_some() => {
-                    renew.take().into_iter().for_each(|renew| renew());
-                }
-                Err(error) if attempt < self.options.attempts && self.may_pass(&error) => {
-                    self.pause(attempt).await?;
-                    attempt += 1;
-                }
-                result => return result,
+            let credentials = renewal.map(Renewal::wanted).unwrap_or_default();
+            let error = match operation().await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            // A renewal of the credentials is not an attempt.
+            if may_be_expired(&error)
+                && let Some(renewal) = renewal.take()
+            {
+                renewal.renew(credentials);
+                continue;
             }
+            if attempt >= self.options.attempts || !self.should_retry(&error) {
+                return Err(error);
+            }
+            self.pause(attempt).await?;
+            attempt += 1;
         }
     }
 
-    /// Notes whether the store has answered.
+    /// Notes in `trouble` whether the store has answered.
     fn note<T>(&self, result: &Result<T, StoreError>) {
         if self.stop.is_stopped() {
             return;
         }
         let trouble = match result {
-            Err(error) if may_pass(error) => {
+            Err(error) if is_transient(error) => {
                 let text = Refusal::of(error).map_or_else(|| told(error), ToString::to_string);
                 Some(format!("{}: {}", self.name, without_secrets(&text)))
             }
@@ -769,19 +811,19 @@ impl Store {
         self.trouble.set(trouble);
     }
 
-    /// Whether it is worth while to try again after this.
-    pub(super) fn may_pass(&self, error: &StoreError) -> bool {
-        may_pass(error) && !self.stop.is_stopped()
+    /// True if the request that failed is worth another attempt.
+    fn should_retry(&self, error: &StoreError) -> bool {
+        is_transient(error) && !self.stop.is_stopped()
     }
 
-    /// The time to wait after an attempt.
-    pub(super) async fn pause(&self, attempt: u32) -> Result<(), StoreError> {
+    /// Waits after an attempt.
+    async fn pause(&self, attempt: u32) -> Result<(), StoreError> {
         self.stop
             .unless(sleep(self.options.pause_after(attempt)).map(Ok))
             .await
     }
 
-    /// One attempt, of which it is noted whether the store has answered.
+    /// Makes one attempt within the time limit, and notes whether the store has answered.
     pub(super) async fn in_time<T>(
         &self,
         operation: impl Future<Output = Result<T, StoreError>>,
@@ -795,8 +837,8 @@ impl Store {
         &self,
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let operation = self.stop.unless(operation);
-        // The client that talks to the server gives up by itself when nothing moves any more.
+        let operation = ATTEMPTS.scope(self.options.attempts, self.stop.unless(operation));
+        // The client of a server gives up itself when nothing moves.
         if self.opened.is_watched {
             return operation.await;
         }
@@ -815,7 +857,8 @@ impl Store {
             })
     }
 
-    /// The error for a failure, of an object or of the store.
+    /// The error for a failure, of an object or of the store. Counts the failure in `traffic`, so
+    /// call it once for each.
     pub(super) fn failed(&self, what: &str, error: &StoreError, name: Option<ObjectName>) -> Error {
         let error = match Refusal::of(error) {
             Some(refusal) => refusal.clone().into_io(self.opened.words),
@@ -829,6 +872,8 @@ impl Store {
         error
     }
 
+    /// Checks that the store is not read-only.
+    ///
     /// # Errors
     /// USAGE if nothing can be stored or removed.
     pub(crate) fn check_is_written(&self) -> Result<()> {
@@ -858,13 +903,13 @@ impl fmt::Display for Store {
     }
 }
 
-/// Whether new credentials may help. To a HEAD a server does not say why it refuses.
-fn may_be_expired(error: &StoreError) -> bool {
-    let meanings = [Meaning::Expired, Meaning::Credentials, Meaning::Request];
-    Refusal::of(error).is_some_and(|refusal| meanings.contains(&refusal.meaning))
+/// True if new credentials may help.
+pub(super) fn may_be_expired(error: &StoreError) -> bool {
+    Refusal::of(error).is_some_and(|refusal| refusal.meaning.may_be_expired())
 }
 
-/// The system does not allow it, there is no room, or the server cannot do it.
+/// Kinds of failures that are final: a missing permission, a full disk, or an operation that the
+/// server does not have.
 const FINAL: [io::ErrorKind; 7] = [
     io::ErrorKind::PermissionDenied,
     io::ErrorKind::ReadOnlyFilesystem,
@@ -875,8 +920,8 @@ const FINAL: [io::ErrorKind; 7] = [
     io::ErrorKind::Unsupported,
 ];
 
-/// Whether it makes sense to try again.
-fn may_pass(error: &StoreError) -> bool {
+/// True if the same request may succeed later.
+fn is_transient(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Generic { .. } | StoreError::JoinError { .. }
@@ -892,8 +937,8 @@ fn may_lack_links(error: &StoreError) -> bool {
         .any(is_without_links)
 }
 
-/// Why the network or the system failed, as far as the causes tell. The store itself says that
-/// something is missing.
+/// The kind of a failure of the network or the system, as far as the causes tell. `NotFound` among
+/// the causes is ignored: the store itself says that an object does not exist.
 fn kind_of(error: &StoreError) -> io::ErrorKind {
     let tells =
         |kind: &io::ErrorKind| !matches!(kind, io::ErrorKind::Other | io::ErrorKind::NotFound);
@@ -913,7 +958,7 @@ fn kind_of(error: &StoreError) -> io::ErrorKind {
     kind.unwrap_or(io::ErrorKind::Other)
 }
 
-/// Kinds that say more than that a server was not reached.
+/// Kinds that are more exact than "the server was not reached".
 #[cfg(feature = "servers")]
 const OF_NETWORKS: [io::ErrorKind; 9] = [
     io::ErrorKind::ConnectionRefused,
@@ -933,6 +978,21 @@ fn system_errors(error: &StoreError) -> impl Iterator<Item = io::ErrorKind> {
         .map(io::Error::kind)
 }
 
+/// True if no digest of another document covers this one. The reader has the digests of the commit
+/// that it holds, and of the chain document if it holds a version.
+fn is_uncovered(name: ObjectName, highest: Option<ObjectName>, held: Option<ObjectName>) -> bool {
+    match name {
+        ObjectName::Chain => held.is_none(),
+        name => Some(name) == highest && held != highest,
+    }
+}
+
+/// An object in a list.
+enum Listed {
+    Object(StoredObject),
+    Probe(ObjectMeta),
+}
+
 /// The object, or `None` if it does not exist.
 fn if_found<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match found {
@@ -941,7 +1001,7 @@ fn if_found<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     }
 }
 
-/// A failure that may pass.
+/// A transient failure.
 fn passing(store: &'static str, message: String) -> StoreError {
     StoreError::Generic {
         store,
@@ -971,6 +1031,7 @@ fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use deltachain_testkit::faulty::{Fault, FaultyStore, Operation};
     use tokio::runtime::Builder;
     use tokio::time::Instant;
 
@@ -1017,16 +1078,42 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_of_a_directory_is_a_directory() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(place.path().to_str().unwrap(), StoreOptions::default()).unwrap();
+        let below = store.below("doctor-1").below("store");
+        assert_eq!(below.directory(), Some(place.path().join("doctor-1/store")));
+        let objects = Arc::new(object_store::memory::InMemory::new());
+        let bucket = Store::from_objects(objects, "", StoreOptions::default()).unwrap();
+        assert_eq!(bucket.below("doctor-1").directory(), None);
+    }
+
+    #[test]
+    fn bytes_of_a_document_count_when_they_come() {
+        let memory = Arc::new(object_store::memory::InMemory::new());
+        let (objects, control) = FaultyStore::new(memory);
+        let store = Store::from_objects(objects, "", StoreOptions::default()).unwrap();
+        let content = b"{\"a\":1}";
+        assert!(store.put_if_absent(ObjectName::Chain, content).unwrap());
+        control.plan(|call| {
+            (call.operation == Operation::Get && call.number == 0).then_some(Fault::Truncate)
+        });
+        let got = store.block_on(store.get_once(ObjectName::Chain)).unwrap();
+        assert_eq!(got.as_deref(), Some(&content[..]));
+        assert!(store.traffic.bytes() > content.len() as u64);
+    }
+
+    #[test]
     fn a_full_disk_is_not_tried_again() {
         let failed = |kind| StoreError::Generic {
             store: "disk",
             source: io::Error::from(kind).into(),
         };
-        assert!(FINAL.into_iter().all(|kind| !may_pass(&failed(kind))));
+        assert!(FINAL.into_iter().all(|kind| !is_transient(&failed(kind))));
         assert!(
             [io::ErrorKind::TimedOut, io::ErrorKind::Other]
                 .into_iter()
-                .all(|kind| may_pass(&failed(kind)))
+                .all(|kind| is_transient(&failed(kind)))
         );
     }
 

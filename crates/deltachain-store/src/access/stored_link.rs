@@ -1,4 +1,4 @@
-//! Links read where they are, range by range, without a copy on disk.
+//! Reads links in a store range by range, without a copy on disk.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct StoredLink<'a, S = &'a Store> {
     store: &'a Store,
     source: S,
     file: FileReference,
-    /// Is told what has been fetched.
+    /// Hears of the bytes that have been fetched.
     pub(crate) observer: &'a dyn Observer,
     fetched: AtomicU64,
 }
@@ -74,7 +74,7 @@ impl<S: RangeSource + Sync> Source for StoredLink<'_, S> {
                 offset.saturating_add(length),
             ))?;
             let (bytes, size) = range.ok_or_else(|| file.missing())?;
-            // Another place checks the digest.
+            // `deltachain`'s reader of links proves what it reads (SPEC section 9.1).
             file.check(size, file.digest)?;
             if bytes.len() != out.len() {
                 let error = Error::io("reading", io::ErrorKind::UnexpectedEof.into());

@@ -1,4 +1,4 @@
-//! The way from a URL or a path to a store.
+//! Opens the store that a URL or a path names.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -70,11 +70,11 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
         // refers to it.
         let opened = OpenStore::new(Arc::new(objects.with_fsync(true)), prefix);
         return Ok(OpenStore {
-            is_directory: true,
+            directory: Some(directory),
             ..opened
         });
     }
-    // A name of others for Google's.
+    // `gcs://` is the name that fsspec has for `gs://`.
     let text = &text
         .strip_prefix("gcs://")
         .map_or_else(|| text.to_owned(), |rest| format!("gs://{rest}"));

@@ -1,4 +1,4 @@
-//! Objects that are read as a whole, and proven to be what a document of the chain says.
+//! Reads whole objects, and compares them with the digest in a document of the chain.
 
 use std::pin::pin;
 use std::time::SystemTime;
@@ -79,7 +79,7 @@ impl RangeSource for Store {
 
 impl<S: RangeSource> RangeSource for &S {
     fn parallel(&self) -> usize {
-        (*self).parallel()
+        S::parallel(self)
     }
 
     async fn get_range(
@@ -88,12 +88,12 @@ impl<S: RangeSource> RangeSource for &S {
         start: u64,
         end: u64,
     ) -> Result<Option<(Vec<u8>, u64)>> {
-        (*self).get_range(name, start, end).await
+        S::get_range(self, name, start, end).await
     }
 }
 
-/// Fetches an object in ranges of `part_bytes` side by side, gives the bytes in order to `take`,
-/// and checks that they are what the document says.
+/// Fetches an object in ranges of `part_bytes` side by side, and gives the bytes in order to
+/// `take`. The digest is checked at the end: use the bytes only if this returns `Ok`.
 ///
 /// # Errors
 /// R-CHN-09 and R-CHN-10 for a link, R-CHN-15 and R-CHN-16 for an asset; errors of `take`; IO.
@@ -105,13 +105,13 @@ pub(crate) async fn read_whole(
 ) -> Result<()> {
     let (object, file) = chain_file.place();
     let size = file.size;
-    // An empty object is fetched, too: it must exist.
+    // An empty object is fetched, too, because it must exist.
     let parts = stream::iter(0..size.div_ceil(part_bytes).max(1)).map(async |number| {
         let start = number * part_bytes;
         let end = start.saturating_add(part_bytes).min(size.max(1));
         let part = source.get_range(object, start, end).await?;
         let (bytes, stored) = part.ok_or_else(|| chain_file.missing())?;
-        // Whatever its digest, an object of another length is another one.
+        // An object of another length has another digest.
         chain_file.check(stored, file.digest)?;
         Ok::<_, Error>(bytes)
     });

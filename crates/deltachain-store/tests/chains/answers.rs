@@ -18,6 +18,7 @@ use deltachain_store::{
 };
 
 use crate::buckets::{head, serve};
+use crate::parts::Step;
 use crate::support::models::Models;
 use crate::support::quick;
 
@@ -26,6 +27,9 @@ const MODIFIED: &str = "Fri, 27 Nov 2026 05:00:00 GMT";
 
 type Objects = BTreeMap<String, Vec<u8>>;
 
+/// Parts by object, in the order of their numbers.
+type Parts = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
+
 /// A status and the error code in its body.
 type Refusal = (u16, &'static str);
 
@@ -33,6 +37,8 @@ type Refusal = (u16, &'static str);
 #[derive(Default)]
 struct Bucket {
     objects: Mutex<Objects>,
+    /// Parts of uploads that are not complete.
+    parts: Mutex<Parts>,
     requests: AtomicUsize,
     /// Number of the first request that is refused, and the refusal. All later requests are
     /// refused, too.
@@ -154,6 +160,19 @@ impl Bucket {
             .trim_start_matches('/');
         let mut objects = self.objects.lock().unwrap();
         let key = format!("/{key}");
+        if let Some(step) = Step::parse(&line) {
+            let mut parts = self.parts.lock().unwrap();
+            if step == Step::Complete {
+                let parts = parts.remove(&key).unwrap_or_default();
+                objects.insert(key, parts.into_values().collect::<Vec<_>>().concat());
+            } else {
+                let parts = parts.entry(key).or_default();
+                if step == Step::Part {
+                    parts.insert(setting(query, "partNumber"), body);
+                }
+            }
+            return reply(stream, 200, "ETag: \"e\"\r\n", step.answer().as_bytes());
+        }
         match method {
             "GET" if query.contains("list-type=2") => {
                 reply(stream, 200, "", listed(&objects, query).as_bytes())
@@ -202,6 +221,10 @@ impl Bucket {
                     format!("<DeleteResult>{deleted}</DeleteResult>").as_bytes(),
                 )
             }
+            "DELETE" if query.contains("uploadId=") => {
+                self.parts.lock().unwrap().remove(&key);
+                reply(stream, 204, "", b"")
+            }
             "DELETE" => {
                 objects.remove(&key);
                 reply(stream, 204, "", b"")
@@ -227,15 +250,16 @@ fn reply(mut stream: &TcpStream, status: u16, headers: &str, body: &[u8]) -> Res
     stream.write_all(body)
 }
 
+fn setting(query: &str, name: &str) -> String {
+    let found = query
+        .split('&')
+        .find_map(|setting| setting.strip_prefix(name)?.strip_prefix('='));
+    found.unwrap_or_default().replace("%2F", "/")
+}
+
 fn listed(objects: &Objects, query: &str) -> String {
-    let setting = |name: &str| {
-        let found = query
-            .split('&')
-            .find_map(|setting| setting.strip_prefix(name)?.strip_prefix('='));
-        found.unwrap_or_default().replace("%2F", "/")
-    };
-    let prefix = setting("prefix");
-    let after = setting("start-after");
+    let prefix = setting(query, "prefix");
+    let after = setting(query, "start-after");
     let keys = objects.iter().map(|(key, content)| (&key[1..], content));
     let keys = keys.filter(|(key, _)| key.starts_with(&prefix) && **key > *after);
     let entry = |(key, content): (&str, &Vec<u8>)| {

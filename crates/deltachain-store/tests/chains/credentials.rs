@@ -311,6 +311,27 @@ fn a_file_that_becomes_wrong_is_named() {
     assert_eq!(service.asked(), 0);
 }
 
+/// Credentials outlive the file that they were fetched with.
+#[test]
+fn a_file_that_is_gone_is_not_missed_before_the_credentials_expire() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("token");
+    fs::write(&path, "token").unwrap();
+    let server = S3Server::start();
+    let service = Service::start(|_, stream| reply(stream, 200, &credentials(KEY, SECRET)));
+    let endpoint = format!("http://{}", server.address);
+    let store = open(&[
+        ("endpoint", &endpoint),
+        ("container_credentials_full_uri", &service.url()),
+        ("container_authorization_token_file", path.to_str().unwrap()),
+    ]);
+    let store = store.unwrap();
+    assert!(store.objects().unwrap().is_empty());
+    fs::remove_file(&path).unwrap();
+    assert!(store.objects().unwrap().is_empty());
+    assert_eq!(service.asked(), 1);
+}
+
 #[test]
 fn a_service_that_settings_name_is_named() {
     let place = tempfile::tempdir().unwrap();

@@ -26,6 +26,7 @@ mod lists;
 mod losses;
 mod maintenance;
 mod mirror;
+mod parts;
 mod proxy;
 mod publisher;
 mod reading_back;

@@ -243,6 +243,15 @@ async fn a_whole_file_is_not_taken_for_a_part_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_two_answers_to_a_range_may_mean_a_short_object() {
+    for (status, is_short) in [(200, true), (416, true), (403, false)] {
+        let (client, _) = client(StoreOptions::default(), [answer(status, String::new())]);
+        let error = client.execute(get(Some("bytes=5-14"))).await.unwrap_err();
+        assert_eq!(may_be_too_short(&error), is_short, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_line_works_and_a_silent_server_is_given_up() {
     let nearly = Duration::from_secs(59);
     let slow = || Pieces::new(100, (10, 10), nearly);
@@ -363,30 +372,53 @@ async fn a_busy_server_is_left_alone_as_long_as_it_wants() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parts_of_uploads_are_tried_again_and_nothing_else() {
+async fn the_end_of_an_upload_is_repeated_and_nothing_else() {
     let turns = || [busy(&[]), busy(&[]), answer(200, Bytes::new())];
-    for (is_part, status, requests) in [(true, 200, 3), (false, 503, 1)] {
+    for (is_end, status, requests) in [(true, 200, 3), (false, 503, 1)] {
         let (client, came) = client(StoreOptions::default(), turns());
         let put = client.execute(put(100));
-        let answer = if is_part {
-            IN_PARTS.scope((), put).await
+        let answer = if is_end {
+            COMPLETING.scope((), put).await
         } else {
             put.await
         };
         assert_eq!(answer.unwrap().status().as_u16(), status);
-        assert_eq!(came.lock().unwrap().len(), requests, "{is_part}");
+        assert_eq!(came.lock().unwrap().len(), requests, "{is_end}");
     }
-    let (client, came) = client(StoreOptions::default().attempts(2), turns());
-    assert_eq!(
-        IN_PARTS
-            .scope((), client.execute(put(100)))
-            .await
-            .unwrap()
-            .status()
-            .as_u16(),
-        503
-    );
-    assert_eq!(came.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_repeats_no_request_more_often_than_its_store() {
+    let turns = || [busy(&[]), busy(&[]), answer(200, Bytes::new())];
+    for (of_client, of_store) in [(2, None), (8, Some(2))] {
+        let (client, came) = client(StoreOptions::default().attempts(of_client), turns());
+        let put = COMPLETING.scope((), client.execute(put(100)));
+        let answer = match of_store {
+            Some(attempts) => ATTEMPTS.scope(attempts, put).await,
+            None => put.await,
+        };
+        assert_eq!(answer.unwrap().status().as_u16(), 503);
+        assert_eq!(came.lock().unwrap().len(), 2, "{of_client}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_download_says_nothing_about_uploads() {
+    let silent = || Turn {
+        answer: None,
+        ..answer(200, Bytes::new())
+    };
+    let quick = Turn {
+        thinks: Duration::from_secs(10),
+        ..answer(200, Bytes::new())
+    };
+    let (client, _) = client(StoreOptions::default(), [quick, silent(), silent()]);
+    client.execute(put(2_000_000)).await.unwrap();
+    client.execute(get(None)).await.unwrap_err();
+    // Four times as long as the last upload, and the limit for the answer.
+    let (answer, time) = timed(client.execute(put(2_000_000))).await;
+    answer.unwrap_err();
+    assert_eq!(time.as_secs(), 4 * 10 + 60);
 }
 
 #[tokio::test(start_paused = true)]
@@ -406,10 +438,11 @@ async fn services_for_credentials_are_no_stores() {
         came: Arc::clone(&came),
     });
     let connector = Connector::new(&StoreOptions::default().attempts(2), Vec::new());
-    let asking = connector.with_purpose(Purpose::Credentials {
+    let purpose = Purpose::Credentials {
         is_configured: true,
         works_without_token: false,
-    });
+    };
+    let asking = connector.for_credentials(purpose, None);
     let [credentials, objects] = [asking, connector.clone()].map(|made| made.watch(server.clone()));
     // The request is repeated, and the clock of the service is not that of the store.
     let status = credentials.execute(get(None)).await.unwrap().status();
