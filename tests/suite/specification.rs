@@ -10,6 +10,7 @@ use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply};
 
 const SPEC: &str = concat!(
     include_str!("../../SPEC.md"),
+    include_str!("../../spec/publishing.md"),
     include_str!("../../spec/worked-files.md")
 );
 const SIGNATURES: &str = include_str!("../../spec/signatures.md");
