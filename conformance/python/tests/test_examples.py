@@ -107,13 +107,17 @@ class Examples(unittest.TestCase):
         target = one_tensor("BF16", [1, 0x0100, 1, 0x0102, 0x8000, 0x0102, 3, 0x0101])
         self.assertEqual(dcf.apply(files["contexts"], base), target)
 
-    def test_list_of_rules(self):  # at the head of the text
+    def test_list_of_rules(self):  # in the contents
         root = os.path.join(os.path.dirname(__file__), "..", "..", "..")
         with open(os.path.join(root, "SPEC.md"), encoding="utf-8") as file:
-            rows = re.findall(r"^\| (R-[A-Z]{3}) \| (.*) \|$", file.read(), re.MULTILINE)
-        listed = {f"{group}-{number}": section for group, places in rows
-                  for section, numbers in re.findall(r"\[([\d.]+)\]\([^)]*\): ([\d ]+)", places)
-                  for number in numbers.split()}
+            contents = " ".join(file.read().split("## Contents\n")[1].split("\n# ")[0].split())
+        listed = {}
+        for entry in contents.split("[")[1:]:  # a link to a section, and its rules
+            groups = re.split(r"(R-[A-Z]{3}): ", entry)[1:]
+            for group, words in zip(groups[::2], groups[1::2]):
+                for number in re.findall(r"(?:^|[,;] )(\d\d) ", words):
+                    self.assertNotIn(f"{group}-{number}", listed)
+                    listed[f"{group}-{number}"] = entry.split()[0]
         with open(os.path.join(root, "conformance", "rules.json"), encoding="utf-8") as file:
             self.assertEqual(listed, {rule["id"]: rule["section"] for rule in json.load(file)})
 
