@@ -4,7 +4,7 @@ import json
 import os
 import re
 
-from . import tables_decoded, tables_functions
+from . import tables_decoded, tables_functions, tables_worked
 from .builder import MAGIC, stream_names
 from .index import HERE, pretty, read_bytes
 from .links import ADDITIONS, CLASSES, SPEC_TEXT
@@ -27,6 +27,7 @@ def check():
         path = os.path.join(HERE, name)
         if not os.path.exists(path) or read_bytes(path) != data:
             yield f"differs from what the generator makes: {name}"
+    yield from tables_worked.check()
 
 
 def everything():

@@ -329,6 +329,23 @@ fn the_file_with_contexts_is_read() {
 }
 
 #[test]
+fn the_files_with_sums_and_with_two_pieces_are_read() {
+    let file = hexdump("described");
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    link.verify(&()).unwrap();
+    assert!(link.sums().unwrap().is_some());
+    let file = hexdump("pieces");
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    let state = apply(&MemoryState::new(), &link).unwrap();
+    let mut expected = vec![0; PIECE_BYTES as usize];
+    expected.push(7);
+    let mut target = MemoryState::new();
+    let shape = [expected.len() as u64];
+    target.insert("t", Dtype::U8, &shape, expected).unwrap();
+    assert_eq!(state, target);
+}
+
+#[test]
 fn the_file_with_escapes_is_read() {
     let file = hexdump("escapes");
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
