@@ -211,21 +211,25 @@ impl<S: Source> PiecePlanner<'_, S> {
         promised: &PromisedSums,
         &[old, new]: &[Sums; 2],
     ) -> Result<Option<Fault>> {
-        let (rule, message) = if new != promised.coded {
-            (
-                &rules::SUM_03,
-                "the new values of the coded lanes do not have the sums that the link promises",
-            )
-        } else if promised.before.minus(old).plus(new) != promised.piece {
-            (
-                &rules::SUM_04,
-                "the piece would not have the sums that the link promises: the memory does not \
-                 hold the base, or the link is wrong",
-            )
-        } else {
-            return Ok(None);
-        };
-        self.sum_fault(rule, message, entry, piece).map(Some)
+        let coded = self.check_sums(
+            new == promised.coded,
+            &rules::SUM_03,
+            "the new values of the coded lanes do not have the sums that the link promises",
+            entry,
+            piece,
+        )?;
+        if coded.is_some() {
+            return Ok(coded);
+        }
+        let reached = promised.before.minus(old).plus(new);
+        self.check_sums(
+            reached == promised.piece,
+            &rules::SUM_04,
+            "the piece would not have the sums that the link promises: the memory does not hold the \
+             base, or the link is wrong",
+            entry,
+            piece,
+        )
     }
 }
 

@@ -11,7 +11,7 @@ use crate::replay::course::{Course, Fault, Group, Item, SegmentId};
 use crate::replay::lineage::EntryId;
 use crate::replay::segments::Segments;
 use crate::replay::{FollowedSums, Replay};
-use crate::rules::{self, Rule};
+use crate::rules::{self, Rule, ensure};
 use crate::source::Source;
 use crate::sums::{PieceSums, Sums};
 use crate::tensor::Dtype;
@@ -214,10 +214,11 @@ impl<S: Source> PiecePlanner<'_, S> {
                     values,
                     sums,
                 });
-            } else if before != sums.piece {
+            } else {
+                let holds = before == sums.piece;
                 let message = "the link promises other sums for a piece that it does not change";
-                let fault = self.sum_fault(&rules::SUM_04, message, entry, item.piece)?;
-                failure = Fault::least(failure, Some(fault));
+                let fault = self.check_sums(holds, &rules::SUM_04, message, entry, item.piece)?;
+                failure = Fault::least(failure, fault);
             }
             before = sums.piece;
         }
@@ -234,21 +235,24 @@ impl<S: Source> PiecePlanner<'_, S> {
         })
     }
 
-    /// The fault of a piece whose sums break a rule of step 3 of SPEC section 24.6.
-    pub(super) fn sum_fault(
+    /// Returns the fault of a piece if its sums break a rule of step 3 of SPEC section 24.6.
+    pub(super) fn check_sums(
         &self,
+        holds: bool,
         rule: &'static Rule,
         message: &str,
         entry: EntryId,
         piece: u64,
-    ) -> Result<Fault> {
-        let error = Error::broken(rule, message);
+    ) -> Result<Option<Fault>> {
+        let Err(error) = ensure(holds, rule, || message.into()) else {
+            return Ok(None);
+        };
         let name = self.course.written(entry)?.info.name();
         let error = match self.course.segment_of(entry, piece)? {
             Some(id) => error.in_segment(id.segment),
             None => error.in_section("index"),
         };
-        Ok(Fault::of_piece(entry, piece, error.of_tensor(name)))
+        Ok(Some(Fault::of_piece(entry, piece, error.of_tensor(name))))
     }
 }
 
