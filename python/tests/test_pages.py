@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import os
 import queue
 import re
@@ -223,6 +224,18 @@ def test_the_commands_of_the_readme(page: Page) -> None:
         assert (page.folder / built).read_bytes() == last, built
 
 
+def test_the_picture_of_other_tools_has_the_figures_of_the_comparison() -> None:
+    picture = (ROOT / "docs/pictures/rivals.svg").read_text()
+    shown = re.findall(r">([^<]+)</text>\n  <rect .*\n(?:  <path .*\n)?  <text.*>([\d,]+)<", picture)
+    comparison = (ROOT / "docs/comparison.md").read_text()
+    own, *others = shown
+    assert f"compact, base digests known | {own[1]} |" in comparison
+    for name, size in others:
+        measured = f"| **{own[1]} B** | {size} B |" if "XOR" in name else f"| {name} | {size} |"
+        assert measured in comparison, name
+    assert len(shown) == 10
+
+
 @functools.cache
 def help_of(*command: str) -> str:
     tool = [sys.executable, "-m", "deltachain"]
@@ -256,6 +269,13 @@ def test_programs_name_what_the_package_has(name: str) -> None:
 
 def test_a_trainers_tutorial(page: Page) -> None:
     assert page.follow("docs/tutorials/trainer.md") == 9
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed"
+)
+def test_a_tutorial_with_torch(page: Page) -> None:
+    assert page.follow("docs/tutorials/torch.md") == 9
 
 
 def test_an_implementers_tutorial(page: Page, request: pytest.FixtureRequest) -> None:
