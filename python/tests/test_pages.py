@@ -226,7 +226,8 @@ def test_the_commands_of_the_readme(page: Page) -> None:
 
 def test_the_picture_of_other_tools_has_the_figures_of_the_comparison() -> None:
     picture = (ROOT / "docs/pictures/rivals.svg").read_text()
-    shown = re.findall(r">([^<]+)</text>\n  <rect .*\n(?:  <path .*\n)?  <text.*>([\d,]+)<", picture)
+    bar = r">([^<]+)</text>\n  <rect .*\n(?:  <path .*\n)?  <text.*>([\d,]+)<"
+    shown = re.findall(bar, picture)
     comparison = (ROOT / "docs/comparison.md").read_text()
     own, *others = shown
     assert f"compact, base digests known | {own[1]} |" in comparison
