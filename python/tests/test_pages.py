@@ -287,6 +287,10 @@ def test_an_implementers_tutorial(page: Page, request: pytest.FixtureRequest) ->
     assert page.follow("docs/tutorials/reader.md") == 12
 
 
+def test_what_the_demo_shows(page: Page) -> None:
+    assert page.follow("docs/demo.md") == 1
+
+
 def test_how_a_chain_is_copied_and_comes_back(page: Page) -> None:
     assert page.follow("docs/copies.md") == 10
 
