@@ -16,7 +16,7 @@ from tasks.steps import ROOT, Failed, output
 #: Files and folders; the content of `conformance` is at the top of the archive.
 CONTENT = """
     LICENSE-APACHE LICENSE-MIT SPEC.md spec/signatures.md spec/in-place.md spec/layouts.md
-    spec/worked-files.md spec/rationale.md spec/questions.md spec/changes.md
+    spec/publishing.md spec/registry.md spec/worked-files.md spec/rationale.md spec/questions.md spec/changes.md
     conformance/README.md conformance/protocol.md conformance/maintaining.md conformance/implementations.md
     conformance/example_testee.py conformance/fuzz_example.py conformance/index.json conformance/index.schema.json
     conformance/published.sha256 conformance/rules.json conformance/constants.json conformance/decoded.json

@@ -20,7 +20,7 @@ def text_of(name):
         return file.read()
 
 
-SPEC_TEXT = text_of("SPEC.md") + text_of("spec/worked-files.md")
+SPEC_TEXT = "".join(map(text_of, ("SPEC.md", "spec/publishing.md", "spec/worked-files.md", "spec/registry.md")))
 ADDITIONS = "".join(text_of(f"spec/{name}.md") for name in ("signatures", "in-place", "layouts"))
 # Rules of readers with their classes; rules of writers have "writer" in place of a class.
 CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\*\s+\(([A-Z_]+)\)", SPEC_TEXT + ADDITIONS))

@@ -4,7 +4,7 @@ import json
 import os
 import re
 
-from . import tables_decoded, tables_functions
+from . import tables_decoded, tables_functions, tables_worked
 from .builder import MAGIC, stream_names
 from .index import HERE, pretty, read_bytes
 from .links import ADDITIONS, CLASSES, SPEC_TEXT
@@ -27,6 +27,7 @@ def check():
         path = os.path.join(HERE, name)
         if not os.path.exists(path) or read_bytes(path) != data:
             yield f"differs from what the generator makes: {name}"
+    yield from tables_worked.check()
 
 
 def everything():
@@ -39,8 +40,9 @@ def everything():
 
 
 def rows(heading, columns):
-    """Returns the rows of the first table below a heading whose first line has these columns."""
-    section = SPEC_TEXT.split(f"\n{heading}\n")[1]
+    """Returns the rows of the first table below a heading whose first line has these columns. Where a section stands in
+    another text, SPEC.md has its heading, too."""
+    section = SPEC_TEXT.split(f"\n{heading}\n", 1)[1]
     lines = section.split(f"| {' | '.join(columns)} |\n")[1].splitlines()[1:]
     found = []
     for line in lines:
@@ -145,7 +147,9 @@ def constants():
 
 def registry():
     names = ["space", "name", "status", "meaning"]
-    entries = [dict(zip(names, (cell.strip("`") for cell in row))) for row in rows("### 22.1 Registry", names)]
+    found_rows = rows("### 22.1 Registry", names)
+    # Links in registry.json begin at the root of the repository, those in the text in spec/.
+    entries = [dict(zip(names, (cell.strip("`").replace("](", "](spec/") for cell in row))) for row in found_rows]
     return {"about": "The registry of SPEC.md section 22.1: what is defined or reserved. A space of which nothing is "
                      "has an entry without a name, with the status `none`.", "spec": SPEC, "licence": "CC0-1.0",
             "entries": entries}

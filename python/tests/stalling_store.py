@@ -25,6 +25,8 @@ class StallingStore:
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, float]] = {}
+        # The parts of each upload that has not ended, by their numbers.
+        self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
         self.stall = 0.0
         self.methods = ("PUT",)
@@ -53,21 +55,86 @@ class StallingStore:
                 name = unquote(urlsplit(self.path).path)
                 store.stand(self.command, name)
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                query = self.query()
                 with store.lock:
+                    if "partNumber" in query:
+                        parts = store.uploads.get(query["uploadId"])
+                        if parts is None:
+                            self.refuse(404, "NoSuchUpload")
+                            return
+                        parts[int(query["partNumber"])] = body
+                        self.answer(200, ETag=tag(body))
+                        return
                     if self.headers["If-None-Match"] == "*" and name in store.objects:
                         self.answer(412)
                         return
                     store.objects[name] = (body, time.time())
                 self.answer(200, ETag=tag(body))
 
+            def query(self) -> dict[str, str]:
+                values = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+                return {key: each[0] for key, each in values.items()}
+
+            def refuse(self, status: int, code: str) -> None:
+                self.answer(status, f"<Error><Code>{code}</Code></Error>".encode())
+
             def do_DELETE(self) -> None:
+                query = self.query()
+                if "uploadId" in query:
+                    with store.lock:
+                        store.uploads.pop(query["uploadId"], None)
+                    self.answer(204)
+                    return
                 with store.lock:
                     store.objects.pop(unquote(urlsplit(self.path).path), None)
                 self.answer(204)
 
+            def begin_upload(self) -> None:
+                with store.lock:
+                    name = f"upload-{len(store.requests)}-{len(store.uploads)}"
+                    store.uploads[name] = {}
+                text = (
+                    "<InitiateMultipartUploadResult>"
+                    f"<UploadId>{name}</UploadId>"
+                    "</InitiateMultipartUploadResult>"
+                )
+                self.answer(200, text.encode(), Content_Type="application/xml")
+
+            def complete_upload(self, upload: str) -> None:
+                name = unquote(urlsplit(self.path).path)
+                with store.lock:
+                    if self.headers["If-None-Match"] == "*" and name in store.objects:
+                        self.answer(412)
+                        return
+                    parts = store.uploads.get(upload)
+                    if parts is None:
+                        self.refuse(404, "NoSuchUpload")
+                        return
+                    ordered = [parts[number] for number in sorted(parts)]
+                    # As S3: only the last part may be shorter than 5 MiB.
+                    if any(len(part) < 5 << 20 for part in ordered[:-1]):
+                        self.refuse(400, "EntityTooSmall")
+                        return
+                    body = b"".join(ordered)
+                    store.objects[name] = (body, time.time())
+                    del store.uploads[upload]
+                text = (
+                    "<CompleteMultipartUploadResult>"
+                    f"<ETag>{escape(tag(body))}</ETag>"
+                    "</CompleteMultipartUploadResult>"
+                )
+                self.answer(200, text.encode(), Content_Type="application/xml")
+
             def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
+                query = self.query()
+                if "uploads" in query:
+                    self.begin_upload()
+                    return
+                if "uploadId" in query:
+                    self.complete_upload(query["uploadId"])
+                    return
                 # A request to remove several objects.
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 bucket = "/" + unquote(urlsplit(self.path).path).strip("/") + "/"
                 keys = re.findall("<Key>(.*?)</Key>", body)
                 with store.lock:

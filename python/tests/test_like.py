@@ -74,7 +74,7 @@ def test_names_that_are_missing_or_too_many_are_listed(tmp_path: Path) -> None:
 
 def test_wrong_shapes_and_dtypes_name_the_tensor(tmp_path: Path) -> None:
     with pytest.raises(
-        dc.UsageError, match=r"U8 of shape \[2\], this is U8 of shape \[1, 2\]"
+        dc.UsageError, match=r"U8 of shape \[2\], but this is U8 of shape \[1, 2\]"
     ) as raised:
         taken(
             tmp_path,

@@ -10,6 +10,7 @@ use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply};
 
 const SPEC: &str = concat!(
     include_str!("../../SPEC.md"),
+    include_str!("../../spec/publishing.md"),
     include_str!("../../spec/worked-files.md")
 );
 const SIGNATURES: &str = include_str!("../../spec/signatures.md");
@@ -325,6 +326,23 @@ fn the_file_with_contexts_is_read() {
         apply(&state(other), &link).unwrap_err().class(),
         ErrorClass::WrongBase
     );
+}
+
+#[test]
+fn the_files_with_sums_and_with_two_pieces_are_read() {
+    let file = hexdump("described");
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    link.verify(&()).unwrap();
+    assert!(link.sums().unwrap().is_some());
+    let file = hexdump("pieces");
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    let state = apply(&MemoryState::new(), &link).unwrap();
+    let mut expected = vec![0; PIECE_BYTES as usize];
+    expected.push(7);
+    let mut target = MemoryState::new();
+    let shape = [expected.len() as u64];
+    target.insert("t", Dtype::U8, &shape, expected).unwrap();
+    assert_eq!(state, target);
 }
 
 #[test]

@@ -2,18 +2,26 @@
 import json
 import os
 import re
+import struct
 import unittest
 from types import SimpleNamespace
 
-from deltachain_py import codings, writer
+from deltachain_py import codings, in_place, layout, signatures, writer
 from deltachain_py.errors import Limits
 from deltachain_py.index import ABSOLUTE, PLANES, SMALL, SPARSE, Coding
-from deltachain_py.model import BY_NAME, DTYPES, EMPTY_DIGEST, piece_count, piece_range, state_digest
+from deltachain_py.model import BY_NAME, DTYPES, EMPTY_DIGEST, Dtype, Tensor, piece_count, piece_range, state_digest
 from deltachain_py.primitives import Reader, crc32, pack, unpack, varint
 from tests.edge_cases import edge_cases
 from tests.helper import rule_of, segment_link, one_tensor, dcf
 
 BF16, F16 = BY_NAME["BF16"], BY_NAME["F16"]
+
+
+def worked_text(section):
+    """Returns a section of the worked files."""
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "..", "spec", "worked-files.md")
+    with open(path, encoding="utf-8") as file:
+        return file.read().split(f"### {section} ")[1].split("\n##")[0]
 
 
 class Examples(unittest.TestCase):
@@ -106,14 +114,48 @@ class Examples(unittest.TestCase):
         base = one_tensor("BF16", [0, 0x0100, 1, 0x0101, 2, 0x0102, 3, 0x0103])
         target = one_tensor("BF16", [1, 0x0100, 1, 0x0102, 0x8000, 0x0102, 3, 0x0101])
         self.assertEqual(dcf.apply(files["contexts"], base), target)
+        self.assertEqual(dcf.apply(files["pieces"], {})["t"].data, bytes(1 << 24) + b"\7")
+        dtype = Dtype(255, "FP16_X", 16, 2, True, 6)
+        base, target = ({"t": Tensor(dtype, (4,), struct.pack("<4H", *lanes))} for lanes in (
+            [0x3E00] * 4, [0x3E00, 0xBE01, 0x3E00, 0x3E00]))
+        self.assertEqual(dcf.apply(files["described"], base), target)
+        found = in_place.link_sums(dcf.parse(files["described"]))
+        self.assertEqual([*found], [("t", 0)])
+        for numbers in found["t", 0]:
+            self.assertIn("{} and {}".format(*numbers), text)
+        self.assertEqual(in_place.in_place([files["described"]], base), target)
 
-    def test_list_of_rules(self):  # at the head of the text
+    def test_worked_note(self):  # section 16.6
+        text = worked_text("16.6")
+        public, name = re.findall(r"```\n(.*)\n```", text)
+        key = signatures.key(public)
+        version, commit, _ = name.removeprefix("signatures/").split("-")
+        self.assertEqual(signatures.own_note(int(version), commit, key), name.removeprefix("signatures/"))
+        note = re.search(r"```note\n(.*?)```", text, re.DOTALL)[1]
+        chain, number, named = note.split("\n")[1:4]
+        self.assertEqual((number, named), ("0", commit))
+        text = signatures.note_text(chain, 0, commit)
+        self.assertEqual(signatures.counts_for(note.encode(), text, [key]), {key})
+
+    def test_worked_layout(self):  # section 16.7
+        text = worked_text("16.7")
+        before, after = re.findall(r"```\n(.*)\n```", text)
+        names = ["vae/y", "vae/z", "x"], ["b", "vae/w", "vae/z", "x"]
+        files = layout.carried(layout.parse(before, names[0]), *map(dict.fromkeys, names))
+        self.assertEqual(files, layout.parse(after, names[1]))
+        self.assertIn(f"`{layout.digest(files)}`", text)
+
+    def test_list_of_rules(self):  # in the contents
         root = os.path.join(os.path.dirname(__file__), "..", "..", "..")
         with open(os.path.join(root, "SPEC.md"), encoding="utf-8") as file:
-            rows = re.findall(r"^\| (R-[A-Z]{3}) \| (.*) \|$", file.read(), re.MULTILINE)
-        listed = {f"{group}-{number}": section for group, places in rows
-                  for section, numbers in re.findall(r"\[([\d.]+)\]\([^)]*\): ([\d ]+)", places)
-                  for number in numbers.split()}
+            contents = " ".join(file.read().split("## Contents\n")[1].split("\n# ")[0].split())
+        listed = {}
+        for entry in contents.split("[")[1:]:  # a link to a section, and its rules
+            groups = re.split(r"(R-[A-Z]{3}): ", entry)[1:]
+            for group, words in zip(groups[::2], groups[1::2]):
+                for number in re.findall(r"(?:^|[,;] )(\d\d) ", words):
+                    self.assertNotIn(f"{group}-{number}", listed)
+                    listed[f"{group}-{number}"] = entry.split()[0]
         with open(os.path.join(root, "conformance", "rules.json"), encoding="utf-8") as file:
             self.assertEqual(listed, {rule["id"]: rule["section"] for rule in json.load(file)})
 

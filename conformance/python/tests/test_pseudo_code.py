@@ -1,5 +1,5 @@
-"""The pseudo-code of section 19.1, line by line and nothing else, gives the answers of the vectors. So does that of
-section 23.3, which replaces its beginning if there is trust.
+"""The pseudo-code of section 19.1, as it stands in the text, gives the answers of the vectors. So does that of section
+23.3, which replaces one of its functions if there is trust, and that of layouts (sections 12 and 25.2).
 
 Of several failures, the last one remembered is reported, which the text allows. So where a failure has to be chosen,
 the test compares only that both readers fail.
@@ -10,213 +10,229 @@ import tarfile
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 from blake3 import blake3
 
-from deltachain_py import documents, safetensors
+from deltachain_py import documents, layout, safetensors
+from deltachain_py import link as dcf
 from deltachain_py.chain import COMMIT, ROUTES, Held, Reader, Step, Store
-from deltachain_py.errors import DcfError, check, fail
+from deltachain_py.errors import DcfError, check
+from deltachain_py.names import ascending, distinct, folder, folders, is_path
 from deltachain_py.signatures import Seen, Trust
 
+from .pseudo_code import block, defined
+
 CONFORMANCE = Path(__file__).resolve().parents[2]
+PLAIN = block("SPEC.md", "pseudo-code")
+WITH_TRUST = PLAIN + [line[2:] for line in block("spec/signatures.md", "pseudo-code with trust")]
+SHARED = ["chain", "lowest", "floor", "unusable"]
 
 
-class Literal:
-    """`replay` of 19.1. Steps 5 to 7, and the check of signatures, are those of the reader; with `plan`, steps 5 to 7
-    are left out."""
+class Planned(Exception):
+    """Ends *plan*, with the path."""
 
-    def __init__(self, folder, held, accepted, plan, trust=None):
-        self.store, self.held, self.accepted, self.only_plan = Store(folder), held, accepted, plan
-        self.trust = trust
-        self.remembered, self.floor, self.unusable = [], 0, []
+
+class Names:
+    """What the pseudo-code uses, from the parts of the reader. Steps 6 and 7 are left out."""
+
+    def __init__(self, folder, only_plan, trust):
+        self.store, self.only_plan, self.trust = Store(folder), only_plan, trust
+        self.reader = Reader(self.store, trust=trust)
+        self.remembered, self.path, self.named = [], None, []
+
+    def need(self, condition, rule):
+        check(condition, rule, "pseudo-code")
+
+    def tried(self, function):
+        try:
+            return function()
+        except DcfError as failure:
+            self.remembered.append(failure)
+            return None
+
+    def fail(self):
+        raise self.remembered[-1] if self.remembered else DcfError("CHAIN", "R-CHN-08", "no path")
 
     def document(self, name, kind, missing):
         data = self.store.get(name)
         check(data is not None, missing, "missing", name)
-        return documents.parse(data, kind, name), blake3(data).hexdigest()
+        return SimpleNamespace(digest=blake3(data).hexdigest(), **documents.parse(data, kind, name))
 
-    def by_itself(self, version):
-        commit, digest = self.document(COMMIT.format(version), "commit", "R-CHN-03")
-        check(commit["version"] == version, "R-CHN-02", "version")
-        return commit, digest
+    def chain_document(self):
+        chain = self.document("chain.json", "chain", "R-CHN-01")
+        self.reader.chain_digest = chain.digest
+        self.reader.keys = self.trust.keys_of(chain.digest) if self.trust else None
+        return chain
 
-    def remembering(self, function, *arguments):
-        """True if the call did not fail. Remembers a failure."""
-        try:
-            function(*arguments)
-            return True
-        except DcfError as failure:
-            self.remembered.append(failure)
-            return False
+    def commit(self, v):
+        commit = self.document(COMMIT.format(v), "commit", "R-CHN-03")
+        check(commit.version == v, "R-CHN-02", "version")
+        commit.routes = self.steps(v, commit.routes, COMMIT.format(v))
+        return commit
 
-    def fits(self, version, parent):
-        check(self.by_itself(version)[0]["parent"] == parent, "R-CHN-04", "parent")
-
-    def checked_with_trust(self, wanted):
-        """Does the steps up to 3, by 23.3. Returns n, the held version, the digest of chain.json, and the versions that
-        were checked."""
-        held, seen, accepted = self.held, self.trust.seen, self.accepted
-        if held and held.commit == accepted:
-            accepted = None
-        if held and seen and held.version >= seen.version:
-            seen = None
-        known = [one for one in (held, seen) if one]
-        waits = known and accepted
-        _, chain = self.document("chain.json", "chain", "R-CHN-01")
-        signed = Reader(self.store, trust=self.trust)
-        signed.chain_digest, signed.keys = chain, self.trust.keys_of(chain)
-        check(len(signed.keys) >= self.trust.quorum, "R-SIG-05", "chain.json")
-        if held and not waits:
-            check(chain == held.chain, "R-CHN-13", "chain.json")
-        n = wanted
-        if wanted is None:
-            n = max(filter(signed.is_signed, self.store.numbers("commits/", 20)), default=None)
-            if n is None:
-                fail("R-CHN-14" if known and not waits else "R-SIG-01", "no signed version")
-            check(waits or all(n >= one.version for one in known), "R-CHN-14", "head")
-        check(self.store.get(COMMIT.format(n), 0) is not None, "R-CHN-03", "commit n")
-        check(signed.is_signed(n), "R-SIG-01", "commit n")
-        if waits:
-            if self.by_itself(n)[1] == accepted:
-                held, known = None, []
-            else:
-                check(not held or chain == held.chain, "R-CHN-13", "chain.json")
-                check(wanted is not None or all(n >= one.version for one in known), "R-CHN-14", "head")
-        versions = [n, *(one.version for one in known)]
-        checked, before = range(min(versions), max(versions) + 1), chain
-        for version in checked:
-            commit, digest = self.by_itself(version)
-            for one in known:
-                check(version != one.version or digest == one.commit, "R-CHN-05", "commit held or seen")
-            if version == 0 or version > checked[0]:
-                check(commit["parent"] == before, "R-CHN-04", "parent")
-            before = digest
-        return n, held, chain, {*checked}
-
-    def checked_without(self, wanted):
-        """Like `checked_with_trust`, but without trust, by 19.1."""
-        held, accepted = self.held, self.accepted
-        if held and held.commit == accepted:
-            accepted = None
-        waits = held and accepted
-        _, chain = self.document("chain.json", "chain", "R-CHN-01")
-        if held and not waits:
-            check(chain == held.chain, "R-CHN-13", "chain.json")
-        n = wanted
-        if wanted is None:
-            n = max(self.store.numbers("commits/", 20), default=None)
-            if n is None:
-                fail("R-CHN-14" if held and not waits else "R-CHN-03", "no commit")
-            if held and not waits:
-                check(n >= held.version, "R-CHN-14", "head")
-        check(self.store.get(COMMIT.format(n), 0) is not None, "R-CHN-03", "commit n")
-        if waits:
-            if self.by_itself(n)[1] == accepted:
-                held = None
-            else:
-                check(chain == held.chain, "R-CHN-13", "chain.json")
-                check(wanted is not None or n >= held.version, "R-CHN-14", "head")
-        if held:
-            before = chain
-            for version in range(min(n, held.version), max(n, held.version) + 1):
-                commit, digest = self.by_itself(version)
-                if version == held.version:
-                    check(digest == held.commit, "R-CHN-05", "commit held")
-                if version == 0 or version > min(n, held.version):
-                    check(commit["parent"] == before, "R-CHN-04", "parent")
-                before = digest
-        else:
-            self.by_itself(n)
-            if n == 0:
-                self.fits(0, chain)
-        checked = {n} | (set(range(min(n, held.version), max(n, held.version) + 1)) if held else set())
-        return n, held, chain, checked
-
-    def replay(self, wanted):
-        n, held, chain, checked = (self.checked_with_trust if self.trust else self.checked_without)(wanted)
-        start = held if held and n >= held.version else None
-        reader = Reader(self.store, start)
-        if start and not self.only_plan and not self.remembering(reader.begin, []):
-            start = None
-        while True:
-            path = self.cheapest(n, start)
-            if path is None:
-                raise self.remembered[-1] if self.remembered else DcfError("CHAIN", "R-CHN-08", "no path")
-            if path and path[0].start is None and not self.commits_are_right(n, path[0].version, checked, chain):
-                continue
-            if self.only_plan:
-                return n, path
-            shards = reader.begin(path)
-            for step in path:
-                try:
-                    shards = reader.follow(step, shards)
-                except DcfError as failure:
-                    self.remembered.append(failure)
-                    self.unusable.append(step)
-                    break
-            else:
-                return n, path
-
-    def commits_are_right(self, n, first, checked, chain):
-        for version in range(n, first - 1, -1):
-            if version in checked:
-                continue
-            if not (self.remembering(self.by_itself, version)
-                    and self.remembering(self.fits, version + 1, self.by_itself(version)[1])):
-                self.floor = version + 1
-                return False
-        if first == 0 and not self.remembering(self.fits, 0, chain):
-            self.floor = 1
-            return False
-        return True
-
-    def cheapest(self, n, start):
-        ways, taken = [[]], set()
-        while ways:
-            way = min(ways, key=lambda steps: (sum(file["size"] for step in steps for file in step.files), len(steps),
-                                               [step.version for step in steps], [step.place for step in steps]))
-            ways.remove(way)
-            if way and way[0].start is None:
-                return way
-            v = way[0].start if way else n
-            if not self.remembering(self.by_itself, v):
-                self.floor = v + 1
-                return self.cheapest(n, start)
-            shards = len(self.by_itself(v)[0]["shards"])
-            if way and not self.remembering(check, len(way[0].files) == shards, "R-CHN-07", "files"):
-                continue
-            if start and v == start.version:
-                return way
-            if v in taken:
-                continue
-            taken.add(v)
-            for step in self.routes(v):
-                if step in self.unusable:
-                    continue
-                if not self.remembering(check, len(step.files) == shards, "R-CHN-07", "files"):
-                    continue
-                if step.start is None and v < self.floor:
-                    continue
-                if step.start is not None and step.start < self.floor and not (start and step.start == start.version):
-                    continue
-                ways.append([step, *way])
-        return None
-
-    def routes(self, v):
-        commit, digest = self.by_itself(v)
-
-        def usable(name, generation):
-            document, _ = self.document(name, "routes", "R-CHN-09")
-            check((document["version"], document["generation"]) == (v, generation), "R-CHN-02", "name")
-            check(document["commit"] == digest, "R-CHN-06", "commit")
-        routes, source = commit["routes"], COMMIT.format(v)
-        for generation in sorted((g for g in self.store.numbers(f"routes/{v:020}-", 10) if g), reverse=True):
-            name = ROUTES.format(v, generation)
-            if self.remembering(usable, name, generation):
-                routes, source = self.document(name, "routes", "R-CHN-09")[0]["routes"], name
-                break
+    def steps(self, v, routes, source):
         return [Step(v, route["from"], route["files"], source, place, direct=False)
                 for place, route in enumerate(routes)]
+
+    def exists(self, v):
+        return v is not None and self.store.get(COMMIT.format(v), 0) is not None
+
+    def newest(self):
+        return max(self.store.numbers("commits/", 20), default=None)
+
+    def documents(self, v):
+        numbers = self.store.numbers(f"routes/{v:020}-", 10)
+        return [(v, generation) for generation in reversed(numbers) if generation]
+
+    def checked(self, document):
+        v, generation = document
+        name = ROUTES.format(v, generation)
+        routes = self.document(name, "routes", "R-CHN-09")
+        check((routes.version, routes.generation) == document, "R-CHN-02", "name")
+        check(routes.commit == self.commit(v).digest, "R-CHN-06", "commit")
+        return self.steps(v, routes.routes, name)
+
+    def least(self, ways):
+        return min(ways, key=lambda way: (sum(file["size"] for step in way for file in step.files), len(way),
+                                          [step.version for step in way], [step.place for step in way]))
+
+    def is_as_recorded(self, held):
+        return self.only_plan or self.shards_of(held) is not None
+
+    def shards_of(self, held):
+        self.reader.held = held
+        if held is None:
+            return None  # of as many shards as the first route has files
+        return self.reader.begin([])
+
+    def step_5(self, route, shards):
+        return self.reader.follow(route, self.reader.begin([route]) if shards is None else shards)
+
+    def steps_6_and_7(self, n, _shards):
+        return n
+
+    # With trust:
+
+    def trusted_keys(self):
+        return len(self.reader.keys)
+
+    def newest_signed(self):
+        return max(filter(self.signed, self.store.numbers("commits/", 20)), default=None)
+
+    def signed(self, v):
+        return self.reader.is_signed(v)
+
+    def record(self, v):
+        self.recorded = v
+
+
+def functions(names):
+    """Returns the functions of the pseudo-code, with or without trust."""
+    known = {name: getattr(names, name) for name in dir(names) if not name.startswith("_")}
+    trust = names.trust
+    if trust:
+        known |= {"seen": trust.seen, "quorum": trust.quorum}
+    return defined(WITH_TRUST if trust else PLAIN, SHARED + (["seen"] if trust else []), known)
+
+
+def run(names, held, accepted, wanted):
+    """Returns the version, and the path that led to it."""
+    text = functions(names)
+    follow = text["follow"]
+
+    def with_path(path, start):
+        names.path = path
+        if names.only_plan:
+            raise Planned
+        return follow(path, start)
+    text["follow"] = with_path
+    try:
+        version = text["replay"](wanted, held, accepted)
+    except Planned:
+        version = wanted if wanted is not None else (text["newest_signed"] if names.trust else text["newest"])()
+    return version, names.path
+
+
+def unpack(vector, folder):
+    """Writes the store of a vector into a folder."""
+    data, grown = (CONFORMANCE / vector["file"]).read_bytes(), vector.get("grown")
+    if grown:
+        at = grown["at"]
+        data = data[:at] + data[at:at + 1] * (grown["length"] - len(data)) + data[at:]
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def held_of(vector):
+    held = vector.get("held")
+    if held is None:
+        return None
+    shards = [safetensors.read(CONFORMANCE / path) for path in held.get("shards", [])]
+    layouts = [(shard["layout"], shard["proven"]) for shard in held.get("layouts", [])]
+    return Held(held["version"], held["commit"], held["chain"], shards, layouts)
+
+
+def trust_of(vector):
+    trust = vector.get("trust")
+    return trust and Trust(trust["keys"], trust["quorum"], trust["seen"] and Seen(**trust["seen"]))
+
+
+def layout_of_the_text(text, tensors):
+    """Like `layout.parse`, by the pseudo-code of section 12."""
+    def such_a_text(value):
+        files = documents.one_form(value.encode("utf-8"), layout.FORM)
+        check(files, "R-LAY-01", "form")
+        files, one = files["files"], len(files["files"]) == 1
+        for file in files:
+            check((file["tensors"] is None) == one and (one or file["name"] is not None), "R-LAY-01", "null")
+        lists = [sorted(tensors) if one else file["tensors"] for file in files]
+        check(one or all(map(ascending, [[file["name"] for file in files], *lists])), "R-LAY-01", "order")
+        return [SimpleNamespace(**file | {"tensors": among, "own": file}) for file, among in zip(files, lists)]
+
+    text_names = {
+        "such_a_text": such_a_text, "is_path_name": is_path, "folders_above": folders, "folder_of": folder,
+        "distinct_without_case": lambda listed: distinct([*listed]),
+        "need": lambda condition, rule: check(condition, rule, "pseudo-code"),
+    }
+    made = defined(block("SPEC.md", "pseudo-code of a layout"), [], text_names)["layout"](text, tensors)
+    return [file.own for file in made]
+
+
+BLAMED = []
+
+
+class Blaming(Reader):
+    """Compares the routes that it makes unusable for their layouts with those that section 25.2 blames."""
+
+    def begin(self, path):
+        self.path, self.history = path, {}
+        return super().begin(path)
+
+    def link(self, step, number):
+        self.number = number
+        return super().link(step, number)
+
+    def layout(self, step, link, base, files):
+        states = layout.KEY in dict(link.index.metadata)
+        self.history.setdefault(self.number, {})[step.version] = states, base.layout.proven
+        return super().layout(step, link, base, files)
+
+    def check_layout(self, good, step, message):
+        if not good:
+            own = self.history.get(self.number, {}) if self.path else {}
+            text = defined(block("spec/layouts.md", "pseudo-code of blame"), [], {
+                "states_a_layout": lambda route: own[route.version][0],
+                "was_proven_before": lambda route: own[route.version][1],
+                "stands_in_its_commit": self.stands_in_commit, "hashed_whole": lambda route: True})
+            if "names another" in message:
+                blamed = text["another_layout"]([route for route in self.path if route.version in own])
+            else:
+                blamed = text["not_proven"](self.path)
+            BLAMED.append(blamed)
+            assert blamed == step, (blamed, step)
+        super().check_layout(good, step, message)
 
 
 class PseudoCode(unittest.TestCase):
@@ -234,29 +250,16 @@ class PseudoCode(unittest.TestCase):
         self.assertGreater(asked, 500)
 
     def compare(self, vector, operation, folder):
-        data, grown = (CONFORMANCE / vector["file"]).read_bytes(), vector.get("grown")
-        if grown:
-            at = grown["at"]
-            data = data[:at] + data[at:at + 1] * (grown["length"] - len(data)) + data[at:]
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            archive.extractall(folder, filter="data")
-        held = vector.get("held")
-        if held:
-            shards = [safetensors.read(CONFORMANCE / path) for path in held.get("shards", [])]
-            held = Held(held["version"], held["commit"], held["chain"], shards)
-
+        unpack(vector, folder)
         expected = vector["expect"][operation]
-        trust = vector.get("trust")
-        if trust:
-            trust = Trust(trust["keys"], trust["quorum"], trust["seen"] and Seen(**trust["seen"]))
-        literal = Literal(folder, held, vector.get("accept"), operation == "plan", trust)
+        names = Names(folder, operation == "plan", trust_of(vector))
         try:
-            version, path = literal.replay(vector["version"])
+            version, path = run(names, held_of(vector), vector.get("accept"), vector["version"])
         except DcfError as failure:
             if operation == "replay" and expected.get("rule") in ("R-CHN-12", "R-CHN-15", "R-CHN-16"):
                 return
             self.assertIn("class", expected, f"{failure}")
-            if not literal.remembered:  # final: the first failure is reported
+            if not names.remembered:  # final: the first failure is reported
                 self.assertEqual((failure.error_class, failure.rule), (expected["class"], expected["rule"]))
             return
         if expected.get("rule") in ("R-CHN-12", "R-CHN-15", "R-CHN-16", "R-LIM-04", "R-LIM-08"):  # steps 6, 7; limits
@@ -266,6 +269,38 @@ class PseudoCode(unittest.TestCase):
         if operation == "plan":
             size = sum(file["size"] for step in path for file in step.files)
             self.assertEqual((size, [step.version for step in path]), (expected["bytes"], expected["path"]))
+
+    def test_layouts_are_those_of_the_vectors(self):
+        index, asked = json.loads((CONFORMANCE / "index.json").read_text()), 0
+        for vector in index["vectors"]:
+            if vector["section"] == "12" and "apply" in vector["expect"] and not vector.get("then"):
+                with self.subTest(vector["id"]), mock.patch.object(layout, "parse", layout_of_the_text):
+                    asked += 1
+                    base = safetensors.read(CONFORMANCE / vector["base"]) if vector["base"] else {}
+                    try:
+                        dcf.apply((CONFORMANCE / vector["file"]).read_bytes(), base)
+                        rule = None
+                    except DcfError as failure:
+                        rule = failure.rule
+                    self.assertEqual(rule, vector["expect"]["apply"].get("rule"))
+        self.assertGreater(asked, 100)
+
+    def test_the_route_to_blame_is_that_of_the_reader(self):
+        index = json.loads((CONFORMANCE / "index.json").read_text())
+        for vector in index["vectors"]:
+            request = vector["expect"].get("replay")
+            if request is None or "layouts" not in vector["features"] or vector.get("take"):
+                continue
+            with self.subTest(vector["id"]), tempfile.TemporaryDirectory() as folder:
+                unpack(vector, folder)
+                held, trust = held_of(vector), trust_of(vector)
+                reader = Blaming(Store(folder), held, accept=vector.get("accept"), trust=trust, layouts=True)
+                try:
+                    reader.replay(vector["version"])
+                except DcfError:
+                    pass
+        self.assertGreater(len(BLAMED), 10)
+        self.assertEqual(set(map(type, BLAMED)), {Step, type(None)})
 
 
 if __name__ == "__main__":

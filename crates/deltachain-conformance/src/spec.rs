@@ -7,13 +7,17 @@ use serde::Serialize;
 const TEXT: &str = concat!(
     include_str!("../../../SPEC.md"),
     "\n",
+    include_str!("../../../spec/publishing.md"),
+    "\n",
     include_str!("../../../spec/signatures.md"),
     "\n",
     include_str!("../../../spec/in-place.md"),
     "\n",
     include_str!("../../../spec/layouts.md"),
     "\n",
-    include_str!("../../../spec/worked-files.md")
+    include_str!("../../../spec/worked-files.md"),
+    "\n",
+    include_str!("../../../spec/registry.md")
 );
 
 /// The words that rules have instead of a class if no file can break them: for the rules of
@@ -24,17 +28,27 @@ const NOT_CLASSES: [&str; 2] = ["writer", "conduct"];
 const OF_LINKS: &str = "10";
 /// The section with the order of steps for readers of chains, in part 2.
 const OF_CHAINS: &str = "19";
-const SECTIONS_OF_CHAINS: [&str; 6] = ["17", "18", "19", "20", "21", "22"];
+const SECTIONS_OF_CHAINS: [&str; 4] = ["17", "18", "19", "22"];
 
-/// A text besides SPEC.md, which has one section.
+/// A section that stands in another text than SPEC.md.
 struct Addition {
     section: &'static str,
     name: &'static str,
-    /// Its section with the order of steps for readers.
+    /// The section with the order of steps for readers.
     order: &'static str,
 }
 
-const ADDITIONS: [Addition; 3] = [
+const ADDITIONS: [Addition; 5] = [
+    Addition {
+        section: "20",
+        name: "spec/publishing.md",
+        order: OF_CHAINS,
+    },
+    Addition {
+        section: "21",
+        name: "spec/publishing.md",
+        order: OF_CHAINS,
+    },
     Addition {
         section: "23",
         name: "spec/signatures.md",
@@ -388,6 +402,7 @@ R-AAA-04 is last.
             (spec.describe("7"), spec.describe("2")),
             ("SPEC.md section 7".into(), "SPEC.md section 2".into())
         );
+        assert_eq!(spec.describe("20"), "spec/publishing.md section 20");
         assert_eq!(spec.describe("23.2"), "spec/signatures.md section 23.2");
         assert_eq!(spec.describe("24"), "spec/in-place.md section 24");
     }
