@@ -13,7 +13,7 @@ use crate::rules::Rule;
 /// The largest integer of a document: every JSON library can hold it.
 pub(crate) const MAX_INTEGER: u64 = (1 << 53) - 1;
 
-/// Reads a text, which must be identical to what [`write`] makes of its value. `begin` is the
+/// Reads a text, which must be identical to what [`write()`] makes of its value. `begin` is the
 /// offset of the text in the document; the offsets of errors count from the beginning of the
 /// document.
 ///

@@ -337,7 +337,7 @@ fn the_files_with_sums_and_with_two_pieces_are_read() {
     let file = hexdump("pieces");
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
     let state = apply(&MemoryState::new(), &link).unwrap();
-    let mut expected = vec![0; PIECE_BYTES as usize];
+    let mut expected = vec![0; usize::try_from(PIECE_BYTES).unwrap()];
     expected.push(7);
     let mut target = MemoryState::new();
     let shape = [expected.len() as u64];
