@@ -4,6 +4,7 @@ The pages are the repository's Markdown files in their places, so their links wo
 """
 
 import sys
+import tomllib
 from pathlib import Path
 
 SITE = Path(__file__).parent
@@ -11,7 +12,9 @@ ROOT = SITE.parent
 sys.path[:0] = [str(SITE), str(ROOT / "python"), str(ROOT / "integrations")]
 
 project = "deltachain"
-html_title = "deltachain"
+release = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
+html_title = f"deltachain {release}"
+html_logo = html_favicon = "logo.svg"
 root_doc = "README"
 include_patterns = ["**.md"]
 exclude_patterns = ["target", "fuzz/target", "crates/*/README.md", "integrations/upstream/vllm"]

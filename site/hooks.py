@@ -49,6 +49,8 @@ PYTHON_PARTS = {"Classes of results": "reports", "Kinds of broken links": "error
 # Modules that users import by name. verl's base class, which is not installed here, hides the members of the verl
 # module.
 PYTHON_MODULES = ["transformers", "trl", "vllm"]
+# Words by which the search finds a page, beside those that stand there.
+KEYWORDS = tomllib.loads((ROOT / "site/keywords.toml").read_text())
 # Nodes of a page whose text does not become a link.
 NOT_TEXT = (nodes.reference, nodes.literal, nodes.literal_block, nodes.raw, addnodes.pending_xref)
 
@@ -78,6 +80,8 @@ def rules() -> dict[str, str]:
 
 def add_text(app: Sphinx, page: str, source: list[str]) -> None:
     """Adds the parts that pages cannot contain themselves."""
+    if words := KEYWORDS.get(page):
+        source[0] = f"---\nmyst:\n  html_meta:\n    keywords: {words}\n---\n{source[0]}"
     if page == app.config.root_doc:
         source[0] += "\n".join(contents(app.env.found_docs))
     elif page == "site/python":

@@ -41,7 +41,7 @@ class EngineWorker:
     version is unknown: the update fails, and the next update loads all tensors. An update also
     loads all tensors after other code has changed the weights, by a reload or a reset.
 
-    In sparse mode the first version is loaded by the model's own loader. A `Map` notes where each
+    In place, the first version is loaded by the model's own loader. A `Map` notes where each
     element goes. Later versions are proven and then written there. Addresses never change.
     """
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import os
 import queue
 import re
@@ -223,6 +224,19 @@ def test_the_commands_of_the_readme(page: Page) -> None:
         assert (page.folder / built).read_bytes() == last, built
 
 
+def test_the_picture_of_other_tools_has_the_figures_of_the_comparison() -> None:
+    picture = (ROOT / "docs/pictures/rivals.svg").read_text()
+    bar = r">([^<]+)</text>\n  <rect .*\n(?:  <path .*\n)?  <text.*>([\d,]+)<"
+    shown = re.findall(bar, picture)
+    comparison = (ROOT / "docs/comparison.md").read_text()
+    own, *others = shown
+    assert f"compact, base digests known | {own[1]} |" in comparison
+    for name, size in others:
+        measured = f"| **{own[1]} B** | {size} B |" if "XOR" in name else f"| {name} | {size} |"
+        assert measured in comparison, name
+    assert len(shown) == 10
+
+
 @functools.cache
 def help_of(*command: str) -> str:
     tool = [sys.executable, "-m", "deltachain"]
@@ -258,12 +272,23 @@ def test_a_trainers_tutorial(page: Page) -> None:
     assert page.follow("docs/tutorials/trainer.md") == 9
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed"
+)
+def test_a_tutorial_with_torch(page: Page) -> None:
+    assert page.follow("docs/tutorials/torch.md") == 9
+
+
 def test_an_implementers_tutorial(page: Page, request: pytest.FixtureRequest) -> None:
     kit = request.config.getoption("--kit")
     if kit is None:
         pytest.skip("--kit names no archive of the conformance kit")
     shutil.copy(kit, page.folder)
     assert page.follow("docs/tutorials/reader.md") == 12
+
+
+def test_what_the_demo_shows(page: Page) -> None:
+    assert page.follow("docs/demo.md") == 1
 
 
 def test_how_a_chain_is_copied_and_comes_back(page: Page) -> None:

