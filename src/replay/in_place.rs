@@ -225,8 +225,8 @@ impl<S: Source> PiecePlanner<'_, S> {
         self.check_sums(
             reached == promised.piece,
             &rules::SUM_04,
-            "the piece would not have the sums that the link promises: the memory does not hold the \
-             base, or the link is wrong",
+            "the piece would not have the sums that the link promises: the memory does not hold \
+             the base, or the link is wrong",
             entry,
             piece,
         )
