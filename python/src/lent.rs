@@ -144,7 +144,7 @@ impl<'a, 'py> GivenMemory<'a, 'py> {
         let mut found = self.finder.locate(py, place.get())?;
         if found.dtype != info.dtype() {
             let text = format!(
-                "the chain has {}, but this memory {}: give memory of the chain's dtype",
+                "the chain has {}, but this memory has {}: give memory of the chain's dtype",
                 info.dtype(),
                 found.dtype
             );

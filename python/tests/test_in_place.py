@@ -869,7 +869,7 @@ OF_OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "too few bytes": (lambda: dc.Tensor("F32", (4, 4), bytearray(63)), "do not fit"),
     "a function": (lambda: dc.Tensor("F32", (4, 4), lambda offset, length: b""), "buffer"),
     "no tensor": (lambda: 3, "the value is of type"),
-    "bytes of another dtype": (lambda: bytearray(64), "this is U8"),
+    "bytes of another dtype": (lambda: bytearray(64), "this memory has U8"),
 }
 
 
