@@ -790,11 +790,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown dtype": (lambda: torch.zeros(4, 4, dtype=torch.complex128), "unknown dtype"),
     "another dtype": (
         lambda: torch.zeros(4, 4, dtype=torch.bfloat16),
-        "the chain has F32, but this memory BF16",
+        "the chain has F32, but this memory has BF16",
     ),
     "a dtype of as many bytes": (
         lambda: torch.zeros(4, 4, dtype=torch.int32),
-        "the chain has F32, but this memory I32",
+        "the chain has F32, but this memory has I32",
     ),
     "another shape": (lambda: torch.zeros(4, 5), "shape"),
     "another shape of as many elements": (lambda: torch.zeros(2, 8), "shape"),
@@ -859,7 +859,7 @@ OF_OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "another order of bytes": (lambda: numpy.zeros((4, 4), ">f4"), "in another order"),
     "another dtype of numpy": (
         lambda: numpy.zeros((4, 4), numpy.int32),
-        "the chain has F32, but this memory I32",
+        "the chain has F32, but this memory has I32",
     ),
     "a field of records": (
         lambda: numpy.zeros((4, 4), numpy.dtype([("own", "<f4"), ("byte", "u1")]))["own"],
@@ -1025,7 +1025,7 @@ def test_six_bits_are_no_dtype_of_torch(dtype: str, tmp_path: Path) -> None:
         url,
         {"w": torch.zeros(4, 3, dtype=torch.uint8)},
         dc.UsageError,
-        f"the chain has {dtype}, but this memory U8",
+        f"the chain has {dtype}, but this memory has U8",
     )
 
 

@@ -177,7 +177,7 @@ def test_tensors_that_do_not_fit_are_listed(chain: Chain) -> None:
         dc.Subscriber(chain.url, into=weights).prepare()
     assert caught.value.tensor == "b.bias"
     weights["b.bias"] = numpy.zeros((2, 4), dtype=numpy.int32)
-    with pytest.raises(dc.UsageError, match="the chain has F32, but this memory I32"):
+    with pytest.raises(dc.UsageError, match="the chain has F32, but this memory has I32"):
         dc.Subscriber(chain.url, into=weights).prepare()
     shared = bytearray(300)
     weights = into_arrays()
