@@ -295,7 +295,8 @@ def test_tensors_that_are_not_those_of_the_chain_are_listed(url: str) -> None:
     )
     tensors = tensors_for("torch")
     tensors["norm.weight"] = torch.zeros(64, dtype=torch.bfloat16)
-    with pytest.raises(dc.UsageError, match="the chain has F32, but this memory has BF16") as caught:
+    expected = "the chain has F32, but this memory has BF16"
+    with pytest.raises(dc.UsageError, match=expected) as caught:
         dc.Subscriber(url, into=tensors).prepare()
     assert caught.value.tensor == "norm.weight"
 
