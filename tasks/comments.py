@@ -1,6 +1,7 @@
 """Wraps comments of Rust and Python, and docstrings, at 100 columns. rustfmt and ruff leave these alone.
 
-    python -m tasks.comments wraps comments that are too long python -m tasks.comments --check lists them instead
+    python -m tasks.comments           wraps comments that are too long
+    python -m tasks.comments --check   lists them instead
 
 Only paragraphs with a line that is too long are wrapped again. Lists keep their indentation. Code, tables and headings
 in comments stay as they are.

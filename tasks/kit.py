@@ -1,6 +1,6 @@
 """The conformance kit as one archive, for people who have neither this repository nor Rust.
 
-    python -m tasks.kit RUNNER makes and unpacks it, and tests its example with its runner
+    python -m tasks.kit RUNNER   makes and unpacks it, and tests its example with its runner
 """
 
 import gzip

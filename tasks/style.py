@@ -1,7 +1,7 @@
 """The parts of docs/style.md that a machine can check. Each finding says what to write instead.
 
-    python -m tasks.style compares the files with tasks/style.toml python -m tasks.style --shrink removes repaired
-    findings from tasks/style.toml
+    python -m tasks.style            compares the files with tasks/style.toml
+    python -m tasks.style --shrink   removes repaired findings from tasks/style.toml
 
 `style.toml` lists the files that still have findings, with their number. Numbers only fall.
 """

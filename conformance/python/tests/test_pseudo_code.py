@@ -35,7 +35,7 @@ class Planned(Exception):
 
 
 class Names:
-    """What the pseudo-code uses, from the parts of the reader. Steps 6 and 7 are left out."""
+    """The names that the pseudo-code uses, from the parts of the reader. Steps 6 and 7 are left out."""
 
     def __init__(self, folder, only_plan, trust):
         self.store, self.only_plan, self.trust = Store(folder), only_plan, trust
