@@ -149,7 +149,7 @@ class StallingStore:
 
             def do_GET(self) -> None:
                 parts = urlsplit(self.path)
-                query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+                query = self.query()
                 if "list-type" in query:
                     store.stand(self.command, parts.path + query.get("prefix", ""))
                     self.answer(
