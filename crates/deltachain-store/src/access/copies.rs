@@ -163,8 +163,10 @@ impl FileStores {
         }
         if is_known {
             for (file, copies) in &suspects {
-                let (copies, file) = (copies.clone(), *file);
-                doubts.suspicions.push(Suspicion { copies, file });
+                doubts.suspicions.push(Suspicion {
+                    copies: copies.clone(),
+                    file: *file,
+                });
             }
         } else if let Some(&file) = suspects.keys().next() {
             let copies = suspects.values().flatten().copied().collect();

@@ -23,6 +23,26 @@ pub(crate) struct Replaced {
     pub(crate) only_if_changed: bool,
 }
 
+/// Settings of S3 that given ones take out.
+pub(crate) const S3_REPLACED: &[Replaced] = &[
+    Replaced {
+        // A session token belongs to its keys.
+        by: &["access_key_id", "secret_access_key"],
+        settings: &["session_token"],
+        only_if_changed: true,
+    },
+    Replaced {
+        by: &["endpoint"],
+        settings: &["aws_endpoint_url_s3"],
+        only_if_changed: false,
+    },
+    Replaced {
+        by: &["region", "default_region"],
+        settings: &["region", "default_region"],
+        only_if_changed: false,
+    },
+];
+
 /// The settings in the environment of this process.
 pub(crate) fn settings_of_environment() -> Settings {
     let variables = std::env::vars_os()
@@ -127,19 +147,7 @@ mod tests {
     }
 
     fn merged(environment: &[(&str, &str)], given: &[(&str, &str)]) -> Settings {
-        let replaced = [
-            Replaced {
-                by: &["access_key_id", "secret_access_key"],
-                settings: &["session_token"],
-                only_if_changed: true,
-            },
-            Replaced {
-                by: &["endpoint"],
-                settings: &["aws_endpoint_url_s3"],
-                only_if_changed: false,
-            },
-        ];
-        merge::<AmazonS3ConfigKey>(&settings(environment), settings(given), &replaced)
+        merge::<AmazonS3ConfigKey>(&settings(environment), settings(given), S3_REPLACED)
     }
 
     #[test]

@@ -311,7 +311,7 @@ mod tests {
     fn an_answer_is_final_or_may_pass() {
         use Meaning::{Bucket, Clock, Condition, Credentials, Expired, Operation, Region, Request};
         let meant = |status, code| Meaning::of_answer(status, code, false, false);
-        // What is repeated has no meaning of its own.
+        // A transient failure has no meaning, because the request is repeated.
         let transient = [408, 425, 429, 500, 502, 503, 504];
         assert!(transient.into_iter().all(is_transient_status));
         assert!(

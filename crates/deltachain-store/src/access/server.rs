@@ -31,7 +31,9 @@ use url::Url;
 #[cfg(feature = "az")]
 use crate::access::connection_string;
 use crate::access::http::Connector;
-use crate::access::merged::{Replaced, find_value, given_settings, merge, settings_of_environment};
+use crate::access::merged::{
+    Replaced, S3_REPLACED, Settings, find_value, given_settings, merge, settings_of_environment,
+};
 use crate::access::opened::OpenStore;
 use crate::access::options::StoreOptions;
 #[cfg(feature = "s3")]
@@ -98,8 +100,7 @@ fn open_s3(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     let mut environment = settings_of_environment();
     add_metadata_endpoint(&mut environment);
     let given = given_settings(&options.settings)?;
-    let settings = merge::<AmazonS3ConfigKey>(&environment, given, AmazonS3Builder::REPLACED);
-    let opening = Opening::new(url, options, settings)?;
+    let opening = Opening::new::<AmazonS3Builder>(url, options, &environment, given)?;
     let mut builder = AmazonS3Builder::new();
     let mut renewal = None;
     if let Some(source) = options.credentials.clone() {
@@ -124,13 +125,9 @@ fn open_s3(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
 #[cfg(feature = "gs")]
 fn open_google(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     refuse_credentials(options)?;
-    let (environment, given) = (
-        settings_of_environment(),
-        given_settings(&options.settings)?,
-    );
-    let replaced = GoogleCloudStorageBuilder::REPLACED;
-    let settings = merge::<GoogleConfigKey>(&environment, given, replaced);
-    let opening = Opening::new(url, options, settings)?;
+    let environment = settings_of_environment();
+    let given = given_settings(&options.settings)?;
+    let opening = Opening::new::<GoogleCloudStorageBuilder>(url, options, &environment, given)?;
     let builder = opening.configure(GoogleCloudStorageBuilder::new(), url.as_str())?;
     let service = sources::service_of_google(&opening.settings);
     opening.build_bucket(builder, service)
@@ -139,13 +136,9 @@ fn open_google(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
 #[cfg(feature = "az")]
 fn open_azure(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     refuse_credentials(options)?;
-    let (environment, given) = (
-        settings_of_environment(),
-        given_settings(&options.settings)?,
-    );
-    let (environment, given) = connection_string::expand_both(environment, given)?;
-    let settings = merge::<AzureConfigKey>(&environment, given, MicrosoftAzureBuilder::REPLACED);
-    let opening = Opening::new(url, options, settings)?;
+    let given = given_settings(&options.settings)?;
+    let (environment, given) = connection_string::expand_both(settings_of_environment(), given)?;
+    let opening = Opening::new::<MicrosoftAzureBuilder>(url, options, &environment, given)?;
     let builder = opening.configure(MicrosoftAzureBuilder::new(), url.as_str())?;
     let service = sources::service_of_azure(&opening.settings, url)?;
     opening.build_bucket(builder, service)
@@ -154,12 +147,9 @@ fn open_azure(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
 #[cfg(feature = "http")]
 fn open_web(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     refuse_credentials(options)?;
-    let (environment, given) = (
-        settings_of_environment(),
-        given_settings(&options.settings)?,
-    );
-    let settings = merge::<ClientConfigKey>(&environment, given, HttpBuilder::REPLACED);
-    let opening = Opening::new(url, options, settings)?;
+    let environment = settings_of_environment();
+    let given = given_settings(&options.settings)?;
+    let opening = Opening::new::<HttpBuilder>(url, options, &environment, given)?;
     let server = &url[..url::Position::BeforePath];
     let builder = opening.configure(HttpBuilder::new(), server)?;
     Ok(OpenStore {
@@ -183,16 +173,18 @@ fn refuse_credentials(options: &StoreOptions) -> Result<()> {
 struct Opening<'a> {
     url: &'a Url,
     options: &'a StoreOptions,
-    settings: Vec<(String, String)>,
+    settings: Settings,
     connector: Connector,
 }
 
 impl<'a> Opening<'a> {
-    fn new(
+    fn new<B: Builder>(
         url: &'a Url,
         options: &'a StoreOptions,
-        settings: Vec<(String, String)>,
+        environment: &Settings,
+        given: Settings,
     ) -> Result<Self> {
+        let settings = merge::<B::Key>(environment, given, B::REPLACED);
         let connector = Connector::new(options, authorities(&settings)?);
         Ok(Self {
             url,
@@ -311,60 +303,59 @@ trait BucketBuilder: Builder + Clone {
     fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self;
 }
 
+/// The methods of [`Builder`], which call those that all builders of the crate have. No function
+/// can do it, because the crate has no trait with them.
+macro_rules! builder_methods {
+    () => {
+        fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
+            self.with_url(url)
+                .with_client_options(client)
+                .with_retry(retry)
+        }
+
+        fn set(self, key: Self::Key, value: &str) -> Self {
+            self.with_config(key, value)
+        }
+
+        fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
+            self.with_http_connector(connector).build()
+        }
+    };
+}
+
+/// The methods of [`BucketBuilder`], for the same reason.
+#[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
+macro_rules! bucket_builder_methods {
+    () => {
+        fn credentials(
+            store: &Self::Store,
+        ) -> Arc<dyn CredentialProvider<Credential = Self::Credential>> {
+            Arc::clone(store.credentials())
+        }
+
+        fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self {
+            self.with_credentials(provider)
+        }
+    };
+}
+
 #[cfg(feature = "s3")]
 impl Builder for AmazonS3Builder {
     type Key = AmazonS3ConfigKey;
     type Store = AmazonS3;
     const KNOWN: KnownSettings = settings::S3;
     const OWN_SETTINGS: &'static [&'static str] = &[services::TIMEOUT];
-    const REPLACED: &'static [Replaced] = &[
-        Replaced {
-            // A session token belongs to its keys.
-            by: &["access_key_id", "secret_access_key"],
-            settings: &["session_token"],
-            only_if_changed: true,
-        },
-        Replaced {
-            by: &["endpoint"],
-            settings: &["aws_endpoint_url_s3"],
-            only_if_changed: false,
-        },
-        Replaced {
-            by: &["region", "default_region"],
-            settings: &["region", "default_region"],
-            only_if_changed: false,
-        },
-    ];
+    const REPLACED: &'static [Replaced] = S3_REPLACED;
     const ADDRESSES: &'static [&'static str] = &["aws_endpoint_url_s3", "endpoint"];
 
-    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
-        self.with_url(url)
-            .with_client_options(client)
-            .with_retry(retry)
-    }
-
-    fn set(self, key: Self::Key, value: &str) -> Self {
-        self.with_config(key, value)
-    }
-
-    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
-        self.with_http_connector(connector).build()
-    }
+    builder_methods!();
 }
 
 #[cfg(feature = "s3")]
 impl BucketBuilder for AmazonS3Builder {
     type Credential = AwsCredential;
 
-    fn credentials(
-        store: &Self::Store,
-    ) -> Arc<dyn CredentialProvider<Credential = Self::Credential>> {
-        Arc::clone(store.credentials())
-    }
-
-    fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self {
-        self.with_credentials(provider)
-    }
+    bucket_builder_methods!();
 }
 
 #[cfg(feature = "gs")]
@@ -380,34 +371,14 @@ impl Builder for GoogleCloudStorageBuilder {
     }];
     const ADDRESSES: &'static [&'static str] = &["base_url"];
 
-    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
-        self.with_url(url)
-            .with_client_options(client)
-            .with_retry(retry)
-    }
-
-    fn set(self, key: Self::Key, value: &str) -> Self {
-        self.with_config(key, value)
-    }
-
-    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
-        self.with_http_connector(connector).build()
-    }
+    builder_methods!();
 }
 
 #[cfg(feature = "gs")]
 impl BucketBuilder for GoogleCloudStorageBuilder {
     type Credential = GcpCredential;
 
-    fn credentials(
-        store: &Self::Store,
-    ) -> Arc<dyn CredentialProvider<Credential = Self::Credential>> {
-        Arc::clone(store.credentials())
-    }
-
-    fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self {
-        self.with_credentials(provider)
-    }
+    bucket_builder_methods!();
 }
 
 #[cfg(feature = "az")]
@@ -423,34 +394,14 @@ impl Builder for MicrosoftAzureBuilder {
     }];
     const ADDRESSES: &'static [&'static str] = &["endpoint"];
 
-    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
-        self.with_url(url)
-            .with_client_options(client)
-            .with_retry(retry)
-    }
-
-    fn set(self, key: Self::Key, value: &str) -> Self {
-        self.with_config(key, value)
-    }
-
-    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
-        self.with_http_connector(connector).build()
-    }
+    builder_methods!();
 }
 
 #[cfg(feature = "az")]
 impl BucketBuilder for MicrosoftAzureBuilder {
     type Credential = AzureCredential;
 
-    fn credentials(
-        store: &Self::Store,
-    ) -> Arc<dyn CredentialProvider<Credential = Self::Credential>> {
-        Arc::clone(store.credentials())
-    }
-
-    fn with_provider(self, provider: Arc<Limited<Self::Credential>>) -> Self {
-        self.with_credentials(provider)
-    }
+    bucket_builder_methods!();
 }
 
 #[cfg(feature = "http")]
@@ -462,19 +413,7 @@ impl Builder for HttpBuilder {
     const REPLACED: &'static [Replaced] = &[];
     const ADDRESSES: &'static [&'static str] = &[];
 
-    fn at(self, url: &str, client: ClientOptions, retry: RetryConfig) -> Self {
-        self.with_url(url)
-            .with_client_options(client)
-            .with_retry(retry)
-    }
-
-    fn set(self, key: Self::Key, value: &str) -> Self {
-        self.with_config(key, value)
-    }
-
-    fn build_with(self, connector: Connector) -> object_store::Result<Self::Store> {
-        self.with_http_connector(connector).build()
-    }
+    builder_methods!();
 }
 
 /// True if the user names a server without encryption: in the URL, or in the setting with the
@@ -499,7 +438,7 @@ fn unusable(error: &object_store::Error, service: &Service) -> Error {
 /// Adds the metadata service that Amazon's own programs would ask, of which the crate does not
 /// know. The crate's own name for it counts if both are set.
 #[cfg(feature = "s3")]
-fn add_metadata_endpoint(environment: &mut Vec<(String, String)>) {
+fn add_metadata_endpoint(environment: &mut Settings) {
     let endpoint = environment
         .iter()
         .rfind(|(key, _)| key == METADATA_ENDPOINT);

@@ -20,7 +20,7 @@ use deltachain_store::{
 use crate::buckets::{head, serve};
 use crate::parts::Step;
 use crate::support::models::Models;
-use crate::support::quick;
+use crate::support::{bucket_with_credentials, quick};
 
 const ORGANIZATION: &str = "/an-org/bucket";
 const MODIFIED: &str = "Fri, 27 Nov 2026 05:00:00 GMT";
@@ -459,17 +459,7 @@ fn credentials_that_can_be_renewed_are_renewed_once() {
             }
             reply(stream, 400, "", b"<Error><Code>ExpiredToken</Code></Error>")
         });
-        let settings = [
-            ("endpoint", format!("http://{server}")),
-            ("region", "x".to_owned()),
-        ];
-        let settings = settings
-            .map(|(key, value)| (key.to_owned(), value))
-            .to_vec();
-        let options = quick()
-            .settings(settings)
-            .credentials(Some(Arc::new(Renewed(Arc::clone(&count)))));
-        let store = Store::open("s3://bucket/chain", options).unwrap();
+        let store = bucket_with_credentials(server, Renewed(Arc::clone(&count)));
         let read = deltachain_store::stored(&store, 0);
         assert_eq!(read.is_ok(), works, "{read:?}");
         assert_eq!(count.load(Ordering::SeqCst), asked);

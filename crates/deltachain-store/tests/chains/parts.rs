@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
-use deltachain_store::{CredentialSource, Credentials, Observer, Phase, RawObjects, Store};
+use deltachain_store::{CredentialSource, Credentials, Observer, Phase, RawObjects};
 
 use crate::buckets::{head, serve};
-use crate::support::quick;
+use crate::support::bucket_with_credentials;
 
 /// Requests of an upload in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,17 +153,7 @@ fn upload_parts(
     fs::write(&path, &content).unwrap();
     let (server, steps) = serve_parts(refuse);
     let count = Arc::<AtomicUsize>::default();
-    let settings = [
-        ("endpoint", format!("http://{server}")),
-        ("region", "x".to_owned()),
-    ];
-    let settings = settings
-        .map(|(key, value)| (key.to_owned(), value))
-        .to_vec();
-    let options = quick()
-        .settings(settings)
-        .credentials(Some(Arc::new(Keys(Arc::clone(&count)))));
-    let store = Store::open("s3://bucket/chain", options).unwrap();
+    let store = bucket_with_credentials(server, Keys(Arc::clone(&count)));
     let uploaded = Uploaded::default();
     let name = ObjectName::File(Digest::of_bytes(&content));
     let done = store.upload(&path, name, SIZE as u64, &uploaded);

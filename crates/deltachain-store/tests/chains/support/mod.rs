@@ -10,9 +10,11 @@ pub(crate) mod shards;
 pub(crate) mod tls;
 pub(crate) mod web;
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use deltachain_store::StoreOptions;
+use deltachain_store::{CredentialSource, Store, StoreOptions};
 #[allow(unused_imports, reason = "each test program uses a part")]
 pub(crate) use deltachain_testkit::{Random, faulty, verify};
 
@@ -23,6 +25,22 @@ pub(crate) fn quick() -> StoreOptions {
         .pause(Duration::from_millis(1))
         .timeout(Duration::from_secs(20))
         .part_bytes(1000)
+}
+
+/// Opens a chain in a bucket of S3 at this server, with credentials of a source.
+pub(crate) fn bucket_with_credentials(
+    server: SocketAddr,
+    source: impl CredentialSource + 'static,
+) -> Store {
+    let settings = [
+        ("endpoint", format!("http://{server}")),
+        ("region", "x".to_owned()),
+    ];
+    let settings = settings.map(|(key, value)| (key.to_owned(), value));
+    let options = quick()
+        .settings(settings.to_vec())
+        .credentials(Some(Arc::new(source)));
+    Store::open("s3://bucket/chain", options).unwrap()
 }
 
 /// A number from the environment, for longer runs.
