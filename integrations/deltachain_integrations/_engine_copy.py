@@ -82,15 +82,16 @@ class EngineCopy(Preparer[VersionFiles]):
         self, chain: str | None, directory: str, *, remove: bool = False, trust: Trust | None = None
     ) -> None:
         self._remove = remove
-        subscriber = None
+        store = subscriber = None
         try:
             if chain is not None:
+                store = Store(chain)
                 # Otherwise the subscriber would wait for a directory that does not exist.
-                Store(chain).check_exists()
+                store.check_exists()
                 # A killed process may have left a directory that is to be removed, with the copy of
                 # a chain that was since recreated.
                 subscriber = Subscriber(
-                    chain, host_copy=directory, kind="torch", adopt=remove, trust=trust
+                    store, host_copy=directory, kind="torch", adopt=remove, trust=trust
                 )
         except InUseError:
             pass
@@ -104,16 +105,24 @@ class EngineCopy(Preparer[VersionFiles]):
         self._wanted: _Request | None = None
         # Reason why the last attempt failed.
         self._said: str | None = None
-        super().__init__(directory, subscriber)
+        super().__init__(directory, store, subscriber)
 
-    def is_ready(self, number: int) -> bool:
+    def is_ready(self, number: int, *, begins: bool = False) -> bool:
         """True if this version or a later one is held or ready, or if the last attempt failed. Only
-        the process that manages the directory has to wait."""
+        the process that manages the directory has to wait. Attempts are repeated without a
+        question."""
         with self._state:
-            is_there = any(
-                one is not None and one.number >= number for one in (self._held, self._ready)
-            )
-            return is_there or self._said is not None or not self.keeps
+            return self._has(number) or self._said is not None or not self.keeps
+
+    def failure(self, number: int) -> str | None:
+        with self._state:
+            if self._has(number) or self._subscriber is None:
+                return None
+            return self._said or self._subscriber.failure
+
+    def _has(self, number: int) -> bool:
+        """True if this version or a later one is held or ready."""
+        return any(one is not None and one.number >= number for one in (self._held, self._ready))
 
     def _wait(self, number: int | None, timeout: float) -> VersionFiles:
         """Waits for a version. The newest version is that of the chain, or of a directory that

@@ -66,8 +66,9 @@ class EngineInPlace(Preparer[VersionUpdate]):
         trust: Trust | None = None,
     ) -> None:
         # Otherwise the subscriber would wait for a directory that does not exist.
-        Store(chain).check_exists()
-        subscriber = Subscriber(chain, into=load, group=group, trust=trust)
+        store = Store(chain)
+        store.check_exists()
+        subscriber = Subscriber(store, into=load, group=group, trust=trust)
         self._agree, self._sums = agree, sums
         # The thread sets the attributes below, and what is ready, while it polls, and other threads
         # while it does not.
@@ -77,7 +78,10 @@ class EngineInPlace(Preparer[VersionUpdate]):
         # The highest version that was asked for since the thread may poll, and the last version
         # that was taken.
         self._asked, self._taken = 0, -1
-        super().__init__(chain, subscriber)
+        # Why the last poll failed, and the number of polls that are to follow polls that fail.
+        self._failed: str | None = None
+        self._retries = 0
+        super().__init__(chain, store, subscriber)
 
     @property
     def version(self) -> int | None:
@@ -93,21 +97,36 @@ class EngineInPlace(Preparer[VersionUpdate]):
         place."""
         return self._subscriber.is_found
 
-    def is_ready(self, number: int) -> bool:
+    def is_ready(self, number: int, *, begins: bool = False) -> bool:
         """True if the version is ready, or waiting would not help. That includes a version that is
         held already, even if other code has written to the tensors since. If a lower version is
-        ready, the thread polls again. All workers call this together."""
+        ready, the thread polls again; also if the last poll has failed and this is the first
+        question of an attempt. All workers call this together."""
         with self._state:
             if self._is_called or number <= self._taken:
                 return True
             self._asked = max(self._asked, number)
-            self._is_looking = self._is_looking or self._is_lower()
+            if begins and (self._is_looking or self._failed is not None):
+                self._retries += 1
+            self._is_looking = self._is_looking or self._is_due()
             self._state.notify_all()
             return not self._is_looking
 
-    def _is_lower(self) -> bool:
-        """True if the thread has found a version below the one that was asked for. The answer does
-        not depend on the time of the request, so the threads of all workers poll equally often."""
+    def failure(self, number: int) -> str | None:
+        with self._state:
+            ready = self._ready
+            has = number <= self._taken or (ready is not None and ready.number >= number)
+            if has or self._is_called:
+                return None
+            return self._subscriber.failure if self._is_looking else self._failed
+
+    def _is_due(self) -> bool:
+        """True if the thread has to poll again: it has found a version below the one that was asked
+        for, or it has failed and is to try again. The answer does not depend on the time of the
+        questions, so the threads of all workers poll equally often."""
+        if self._failed is not None and self._retries:
+            self._retries -= 1
+            return True
         return self._ready is not None and self._ready.number < self._asked
 
     def _wait(self, number: int | None, timeout: float) -> VersionUpdate:
@@ -192,7 +211,7 @@ class EngineInPlace(Preparer[VersionUpdate]):
     def go_on(self) -> None:
         with self._state:
             if self._is_called and not self._stop:
-                self._is_looking, self._asked = True, 0
+                self._is_looking, self._asked, self._retries = True, 0, 0
                 super().go_on()
 
     def _run(self) -> None:
@@ -201,16 +220,20 @@ class EngineInPlace(Preparer[VersionUpdate]):
                 self._state.wait_for(lambda: self._is_looking or self._stop)
                 if not self._is_looking:
                     return
-            ready = None
+            ready, failed = None, None
             try:
                 update = self._next()
                 ready = None if update is None else self._version_of(update)
             except Error as error:
                 # All workers have this error, and `take` raises it again.
-                _logger.warning("%s", error)
+                failed = str(error)
+                if failed != self._failed:
+                    _logger.warning("%s", error)
             except Exception:
                 _logger.exception("the next version was not prepared ahead")
             with self._state:
-                self._ready = ready
-                self._is_looking = self._is_lower()
+                self._ready, self._failed = ready, failed
+                if failed is None:
+                    self._retries = 0
+                self._is_looking = self._is_due()
                 self._state.notify_all()

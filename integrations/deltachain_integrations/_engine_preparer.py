@@ -7,10 +7,11 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from deltachain import ChainError, Subscriber, Update, WrongBaseError
+from deltachain import ChainError, Error, Store, Subscriber, Update, WrongBaseError
 
 from ._engine_weights import WeightSums
 
@@ -53,8 +54,7 @@ class Preparer(ABC, Generic[_Version]):
 
     The worker makes all calls from one thread, so they never overlap. An update is:
 
-    1. `is_ready`, as often as a follower asks; then `shapes` if the version is ready, and `failure`
-       if not;
+    1. `is_ready` and `failure`, as often as a follower asks; then `shapes` if the version is ready;
     2. `take`, which waits for the version;
     3. `is_held`, and `load` if the version is not held: the model changes. If that fails, `is_torn`
        and `version`;
@@ -76,11 +76,14 @@ class Preparer(ABC, Generic[_Version]):
 
     Args:
         directory: the place that versions come from, for messages.
+        store: the chain's store; None if another process manages the directory.
         subscriber: follows the chain, and is closed at the end; None if another process manages the
             directory.
 
     Attributes:
         directory: the argument.
+        chain: the digest of the chain's document; None until it is known, and if another process
+            manages the directory.
         is_collective: whether the workers of a server follow together. Otherwise each worker takes
             versions for itself, and first the workers that manage a directory for others (`keeps`).
         is_in_place: whether versions are written into the model's memory, so that its other weights
@@ -90,8 +93,9 @@ class Preparer(ABC, Generic[_Version]):
     is_collective = False
     is_in_place = False
 
-    def __init__(self, directory: str, subscriber: Subscriber | None) -> None:
-        self.directory, self._subscriber = directory, subscriber
+    def __init__(self, directory: str, store: Store | None, subscriber: Subscriber | None) -> None:
+        self.directory, self._store, self._subscriber = directory, store, subscriber
+        self.chain: str | None = None
         # Guards the data that the thread and the worker share.
         self._state = threading.Condition()
         self._ready: _Version | None = None
@@ -106,10 +110,10 @@ class Preparer(ABC, Generic[_Version]):
         """Whether this process downloads the chain, and manages the directory if there is one."""
         return self._subscriber is not None
 
-    @property
-    def failure(self) -> str | None:
-        """Why no newer version is ready: the last poll has failed."""
-        return None if self._subscriber is None else self._subscriber.failure
+    @abstractmethod
+    def failure(self, number: int) -> str | None:
+        """Why a version is not ready: the last attempt to prepare one has failed. None if it, or a
+        later one, is held or ready, and if no attempt has failed."""
 
     @property
     def ready(self) -> int | None:
@@ -124,8 +128,14 @@ class Preparer(ABC, Generic[_Version]):
         return {} if ready is None else ready.shapes
 
     @abstractmethod
-    def is_ready(self, number: int) -> bool:
-        """True if a version is ready for this worker, or if waiting would not help."""
+    def is_ready(self, number: int, *, begins: bool = False) -> bool:
+        """True if a version is ready for this worker, or if waiting would not help.
+
+        Args:
+            number: the version.
+            begins: whether this is the first question of an attempt. If no version is ready because
+                the last poll has failed, another poll begins.
+        """
 
     def take(self, number: int | None, digest: str | None, timeout: float) -> _Version:
         """Waits until a version is ready. The worker calls `go_on` afterwards, also if this fails.
@@ -228,6 +238,10 @@ class Preparer(ABC, Generic[_Version]):
         process downloads the chain."""
         if self._subscriber is None:
             return None
+        if self.chain is None and self._store is not None:
+            # The poll itself reports what is wrong.
+            with suppress(Error):
+                self.chain = self._store.chain_digest()
         stop = lambda: self._is_called or self._stop  # noqa: E731
         return next(self._subscriber.follow(stop=stop, poll=_POLL, poll_longest=_POLL), None)
 

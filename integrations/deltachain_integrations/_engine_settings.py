@@ -33,8 +33,9 @@ _CHOICES = {
 }
 _TEXTS = ("chain", "host_copy")
 
-# The settings of vLLM's backend that mean the same in SGLang.
-_OF_SGLANG = {"chain", "trust", "quorum", "timeout"}
+# The settings of vLLM's backend that mean the same in SGLang, and those that have one value there.
+_OF_SGLANG = {"chain", "trust", "quorum", "timeout", "start"}
+_FIXED_IN_SGLANG = {"mode": "sparse", "kv": "recompute"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,14 @@ def in_environment() -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"USAGE: {SGLANG} is not valid JSON: {error}") from error
     settings = fixed({"deltachain": given}, SGLANG)
+    for name, value in _FIXED_IN_SGLANG.items():
+        if settings.pop(name, value) != value:
+            raise UsageError(f"USAGE: {name} in {SGLANG}: SGLang has only {value!r}")
     if other := sorted(set(settings) - _OF_SGLANG):
         raise UsageError(f"USAGE: {', '.join(other)} in {SGLANG}: not for SGLang")
     if "chain" not in settings:
         raise UsageError(f'USAGE: set "chain" in {SGLANG}')
-    return {**settings, "mode": "sparse"}
+    return {**settings, **_FIXED_IN_SGLANG}
 
 
 def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:

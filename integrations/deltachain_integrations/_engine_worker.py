@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed
 
 from deltachain import Error, TornError, UnsupportedError, UsageError
-from deltachain.adapters import misfit
+from deltachain.adapters import difference, misfit, version_name, without_secrets
 
 from ._engine_copy import EngineCopy, shared_memory_directory
 from ._engine_in_place import EngineInPlace, VersionUpdate
@@ -28,6 +30,9 @@ _Result = TypeVar("_Result")
 
 # Maximum number of tensors in a message.
 _LISTED = 5
+
+# Seconds between polls for the directory of a chain that does not exist yet, at the start.
+_START_POLL = 0.1
 
 # Seconds after which all weights are read again before an update.
 _FRESH = 10.0
@@ -78,6 +83,10 @@ class EngineWorker:
         # Worker 0 decides which follower updates the server.
         self._lease = Lease() if self._number() == 0 else None
         self._is_torn = False
+        # What the last call of `state` returned.
+        self._said: dict[str, Any] | None = None
+        # The shapes of the last version that the model took.
+        self._took: dict[str, list[int]] = {}
         # The version of the model and the sums of its weights; None if unknown, or if the model has
         # the server's initial weights.
         self._holds: tuple[int, str, WeightSums] | None = None
@@ -138,6 +147,62 @@ class EngineWorker:
             self.shutdown()
             raise
         self._downloads = any(self._gathered(self._preparer.keeps))
+
+    def _start(self) -> None:
+        """Loads the newest version before the server serves requests, if the configuration asks for
+        that (`"start": "newest"`).
+
+        Raises:
+            Error: if no version can be loaded: the server must not start.
+        """
+        if self._configured.get("start") != "newest":
+            return
+        settings = merged(self._configured, {})
+        end = time.monotonic() + settings.timeout
+        chain = settings.chain
+        self._log.info(
+            "deltachain: waits up to %.0f s for the newest version of %s, and loads it before "
+            "the server starts",
+            settings.timeout,
+            chain or settings.host_copy,
+        )
+        while (
+            chain is not None
+            and "://" not in chain
+            and not os.path.isdir(chain)
+            and time.monotonic() < end
+        ):
+            time.sleep(_START_POLL)
+        try:
+            self._follow({})
+            preparer = self._preparer
+            # One worker decides which version is the newest: the first worker that downloads it.
+            keeps = self._gathered(preparer.keeps)
+            first = keeps.index(True) if True in keeps else 0
+            chooses = self._number() == first or preparer.is_collective
+            newest = self._together(
+                lambda: preparer.take(None, None, end - time.monotonic()) if chooses else None
+            )
+            names = self._gathered(None if newest is None else (newest.number, newest.digest))
+            (number, digest), *_ = [name for name in names if name is not None]
+            taken = self._together(
+                lambda: newest or preparer.take(number, digest, end - time.monotonic())
+            )
+            with self._loading():
+                self._together(lambda: self._load(taken), TornError)
+            self._together(lambda: self._settle(taken))
+            self._preparer.go_on()
+        except BaseException as error:
+            self.shutdown()
+            self._log.error(
+                "deltachain: the server does not start, since no version was loaded: %s", error
+            )
+            raise
+        self._log.info("deltachain: the server starts with version %d, %s", number, digest[:12])
+
+    def _loading(self) -> AbstractContextManager[Any]:
+        """The context in which the engine loads weights at its start."""
+        return nullcontext()
 
     @property
     def _preparer(self) -> Preparer[Any]:
@@ -233,7 +298,7 @@ class EngineWorker:
         held = self._held(is_whole=False)
         version, digest = held or (None, None)
         state = "held" if held is not None else "torn" if self._is_torn else "other"
-        return {
+        self._said = {
             "state": state,
             "version": version,
             "digest": digest,
@@ -241,28 +306,73 @@ class EngineWorker:
             "owner_seconds": seconds,
             "downloads": "chain" in self._configured,
         }
+        return self._said
 
-    def readiness(self, follower: str, version: int) -> dict[str, Any]:
+    def agrees(self, states: list[dict[str, Any]]) -> None:
+        """Compares this worker's model with that of the same worker of another replica, as far as
+        the last calls of `state` know both.
+
+        Args:
+            states: what the workers of the other replica have returned from `state`.
+
+        Raises:
+            Error: if they differ.
+        """
+        own = self._said or self.state("", 0.0)
+        other = states[self._number()]
+        if any(own[key] != other[key] for key in ("state", "version", "digest")):
+            raise Error(
+                f"USAGE: replicas differ: {_shown(own)} here, and {_shown(other)} in another one"
+            )
+
+    def is_ready(self, follower: str, version: int) -> None:
+        """Refuses a version that this worker cannot load without waiting for it.
+
+        Raises:
+            Error: with the reason.
+        """
+        told = self.readiness(follower, version, begins=False)
+        if told["why"] is not None or not told["ready"]:
+            why = told["why"] or "it prepares the version"
+            raise Error(f"USAGE: a replica is not ready: {why}")
+
+    def readiness(self, follower: str, version: int, *, begins: bool) -> dict[str, Any]:
         """Returns whether this worker can load a version without waiting for it, or waiting would
-        not help, and why it cannot load it. Renews the lease of this follower."""
+        not help, why it cannot load it, and which chain it downloads. Renews the lease of this
+        follower.
+
+        Args:
+            follower: the caller's name in `state`.
+            version: the version.
+            begins: whether this is the first question of an attempt: then a version that could not
+                be prepared is tried again.
+        """
         if self._lease is not None:
             self._lease.renew(follower)
         if self._opened is None:
             if not {"chain", "host_copy"} & set(self._configured):
-                return {"ready": True, "why": None}
+                return {"ready": True, "why": None, "chain": None, "from": None}
             self._follow({})
-        is_ready = self._preparer.is_ready(version)
-        why = self._misfit(self._preparer.shapes) if is_ready else self._preparer.failure
+        preparer = self._preparer
+        is_ready = preparer.is_ready(version, begins=begins)
+        why = preparer.failure(version)
+        if is_ready and why is None:
+            why = self._misfit(preparer.shapes)
         if is_ready and why is None:
             # The update is next. All weights are compared here, so that the pause of the server is
             # shorter.
             self._compare_before(version)
-        return {"ready": is_ready, "why": why}
+        source = without_secrets(preparer.directory)
+        return {"ready": is_ready, "why": why, "chain": preparer.chain, "from": source}
 
     def _misfit(self, shapes: dict[str, list[int]]) -> str | None:
-        """The reason why a version does not fit the model, by the files that the server started
-        with."""
-        return misfit(self._files, shapes) if shapes else None
+        """The reason why a version does not fit the model: by the files that the server started
+        with, and by the last version that the model took."""
+        if not shapes:
+            return None
+        if why := misfit(self._files, shapes):
+            return why
+        return difference(self._took, shapes) if self._took else None
 
     def _held(self, *, is_whole: bool) -> tuple[int, str] | None:
         """Number and digest of the model's version; None if it is torn or was changed.
@@ -405,6 +515,7 @@ class EngineWorker:
                 else:
                     sums.renew_sample(self.model)
                 self._holds = (version.number, version.digest, sums)
+                self._took = version.shapes or self._took
             except BaseException as error:
                 self._is_torn = preparer.is_torn(version)
                 if not self._is_torn and before is not None and preparer.version == before[0]:
@@ -506,6 +617,12 @@ def _layers_of(found: Map) -> set[str]:
 
     together = set().union(*map(layers, found.reload))
     return {name for name in found.targets if layers(name) & together}
+
+
+def _shown(state: Mapping[str, Any]) -> str:
+    """The name of the version in a worker's state, or what it has instead."""
+    is_held = state["state"] == "held"
+    return version_name(state["version"], state["digest"]) if is_held else str(state["state"])
 
 
 def listed(texts: list[str], between: str) -> str:

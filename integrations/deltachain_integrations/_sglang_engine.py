@@ -25,7 +25,7 @@ from ._engine_weights import first_names
 from ._engine_worker import EngineWorker, listed
 from ._maps import Map
 
-__all__ = ["answer", "update"]
+__all__ = ["answer", "start", "update"]
 
 _logger = logging.getLogger("sglang.deltachain")
 
@@ -114,6 +114,16 @@ def _of(manager: Any) -> SglangWorker:
     return _worker
 
 
+def start(manager: Any) -> None:
+    """Loads the newest version, if the settings ask for that. SGLang has loaded its own model, and
+    has not opened its port.
+
+    Raises:
+        Error: if no version can be loaded: this ends SGLang.
+    """
+    _of(manager)._start()
+
+
 def answer(manager: Any, request: Any) -> Any:
     """Answers a follower's question. Returns None if another client asks.
 
@@ -132,7 +142,8 @@ def answer(manager: Any, request: Any) -> Any:
 
         def own() -> dict[str, Any]:
             if method == "deltachain_is_ready":
-                return worker.readiness(given["follower"], int(given["version"]))
+                begins = given["begins"] == "1"
+                return worker.readiness(given["follower"], int(given["version"]), begins=begins)
             is_paused = bool(manager.scheduler._engine_paused)
             return {**worker.state(given["follower"], float(given["lease"])), "paused": is_paused}
 

@@ -45,7 +45,6 @@ _READ = (
     "kv_transfer_config",
     "lora_config",
     "speculative_config",
-    "parallel_config.data_parallel_index",
     "parallel_config.data_parallel_size",
     "parallel_config.rank",
     "parallel_config.world_size",
@@ -80,8 +79,8 @@ def check() -> None:
 
 
 def check_configuration(configuration: object) -> None:
-    """Checks that vLLM's configuration has the attributes that the backend reads, and that the
-    server has no replicas.
+    """Checks that vLLM's configuration has the attributes that the backend reads, and that experts
+    are not divided among replicas.
 
     Raises:
         UnsupportedError: if not.
@@ -95,14 +94,13 @@ def check_configuration(configuration: object) -> None:
     _refuse(missing)
     parallel: Any = attrgetter("parallel_config")(configuration)
     # vLLM runs replicas of a model without experts as servers of one replica each, whose
-    # configuration has a size of 1 (`run_engine_core`). Only the index differs then, so the first
-    # replica passes the check, and the second one aborts the start.
-    if parallel.data_parallel_size > 1 or parallel.data_parallel_index:
+    # configuration has a size of 1 (`run_engine_core`). They can be updated. Replicas of a model
+    # with experts work together.
+    if parallel.data_parallel_size > 1:
         raise UnsupportedError(
-            "the backend deltachain cannot update replicas (--data-parallel-size above 1): vLLM "
-            "passes on the reply of the first replica only, so a replica that fails would keep "
-            "answering with older weights: run a server without --data-parallel-size for each "
-            "replica, and name all of them to one follower (--server)"
+            "the backend deltachain is untested with replicas that share experts "
+            "(--data-parallel-size above 1 and a model with experts): run a server without "
+            "--data-parallel-size for each replica, and name all of them to one follower (--server)"
         )
 
 

@@ -3,19 +3,18 @@ digest, and loads it."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
 
-from deltachain import TornError, UnsupportedError, UsageError
+from deltachain import UnsupportedError, UsageError
 
 from . import _vllm_api
-from ._engine_settings import Settings, fixed, merged
+from ._engine_settings import Settings, fixed
 from ._engine_weights import first_names
 from ._engine_worker import EngineWorker, listed
 from ._vllm_replies import are_whole
@@ -44,9 +43,6 @@ _logger = init_logger("vllm.deltachain")
 
 # Methods of speculative decoding without weights of their own.
 _WITHOUT_WEIGHTS = frozenset({None, "ngram", "ngram_gpu", "suffix"})
-
-# Seconds between polls for the directory of a chain that does not exist yet.
-_POLL = 0.1
 
 # Added here and not in the plugin, so that only workers with this backend have the methods.
 add_to(WorkerBase)
@@ -125,8 +121,9 @@ class DeltachainWeightTransferEngine(
             )
         self._begin(fixed(vllm_config.additional_config), self.model_config.model, workers)
         self._received: int | None = None
-        if self._configured.get("start") == "newest":
-            self._start()
+        # vLLM has loaded its own model, and calls this before it measures memory and captures
+        # graphs.
+        self._start()
 
     def init_transfer_engine(self, init_info: DeltachainInitInfo) -> None:
         """Opens the chain or the copy, and begins to prepare versions. Updates do so, too, if the
@@ -140,51 +137,8 @@ class DeltachainWeightTransferEngine(
         """
         self._follow(asdict(init_info))
 
-    def _start(self) -> None:
-        """Loads the newest version before the server serves requests. vLLM has loaded its own
-        model, and calls this before it measures memory and captures graphs."""
-        settings = merged(self._configured, {})
-        end = time.monotonic() + settings.timeout
-        chain = settings.chain
-        _logger.info(
-            "deltachain: waits up to %.0f s for the newest version of %s, and loads it before "
-            "the server starts",
-            settings.timeout,
-            chain or settings.host_copy,
-        )
-        while (
-            chain is not None
-            and "://" not in chain
-            and not os.path.isdir(chain)
-            and time.monotonic() < end
-        ):
-            time.sleep(_POLL)
-        try:
-            self._follow({})
-            preparer = self._preparer
-            # One worker decides which version is the newest: the first worker that downloads it.
-            keeps = self._gathered(preparer.keeps)
-            first = keeps.index(True) if True in keeps else 0
-            chooses = self._number() == first or preparer.is_collective
-            newest = self._together(
-                lambda: preparer.take(None, None, end - time.monotonic()) if chooses else None
-            )
-            names = self._gathered(None if newest is None else (newest.number, newest.digest))
-            (number, digest), *_ = [name for name in names if name is not None]
-            taken = self._together(
-                lambda: newest or preparer.take(number, digest, end - time.monotonic())
-            )
-            with set_current_vllm_config(self.vllm_config):
-                self._together(lambda: self._load(taken), TornError)
-            self._together(lambda: self._settle(taken))
-            self._preparer.go_on()
-        except BaseException as error:
-            self.shutdown()
-            _logger.error(
-                "deltachain: the server does not start, since no version was loaded: %s", error
-            )
-            raise
-        _logger.info("deltachain: the server starts with version %d, %s", number, digest[:12])
+    def _loading(self) -> AbstractContextManager[Any]:
+        return set_current_vllm_config(self.vllm_config)
 
     def _refuse(self, settings: Settings) -> None:
         if self.vllm_config.kv_transfer_config is not None and settings.kv != "keep":

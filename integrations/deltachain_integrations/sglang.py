@@ -48,6 +48,13 @@ def register() -> None:
         HookRegistry.register(f"{_MANAGER}.{name}", hook, HookType.AROUND)
 
 
+def _begin(own: Any, manager: Any) -> None:
+    from ._sglang_engine import start
+
+    own(manager)
+    start(manager)
+
+
 def _ask(own: Any, manager: Any, request: Any) -> Any:
     from ._sglang_engine import answer
 
@@ -61,4 +68,8 @@ def _update(own: Any, manager: Any, request: Any) -> Any:
 
 
 # Functions that replace methods of SGLang.
-_HOOKS = {"get_weights_by_name": _ask, "update_weights_from_tensor": _update}
+_HOOKS = {
+    "__post_init__": _begin,
+    "get_weights_by_name": _ask,
+    "update_weights_from_tensor": _update,
+}

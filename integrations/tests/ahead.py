@@ -31,11 +31,12 @@ def published(folder: Path, versions: int, profile: Any = "compact") -> list[str
 
 def tells_why(folder: Path, copy: Any) -> None:
     """Asserts that the preparer reports why it finds no newer version in FOLDER/chain."""
+    newer = (copy.ready or 0) + 100
     commits = folder / "chain/commits"
     commits.rename(folder / "away")
-    until(lambda: "commits" in (copy.failure or ""))
+    until(lambda: "commits" in (copy.failure(newer) or ""))
     (folder / "away").rename(commits)
-    until(lambda: copy.failure is None)
+    until(lambda: copy.failure(newer) is None)
 
 
 def until(condition: Callable[[], bool]) -> None:

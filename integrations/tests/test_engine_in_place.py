@@ -109,6 +109,33 @@ def test_tells_why_it_finds_no_newer_version(tmp_path: Path, engine: Engine) -> 
     ahead.tells_why(tmp_path, engine.follower)
 
 
+def test_what_cannot_be_prepared_is_tried_again_when_an_attempt_begins(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = engine.follower
+    until(lambda: follower.chain == dc.Store(tmp_path / "chain").chain_digest())
+    # Errors that waiting does not mend end a poll.
+    calls = []
+
+    def refused(**settings: Any) -> Iterator[dc.Update]:
+        calls.append(settings)
+        raise dc.UsageError("USAGE: as the test said")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(follower._subscriber, "follow", refused)
+        engine.update(2)
+        until(lambda: follower.is_ready(3))
+        assert follower.failure(3) == "USAGE: as the test said" and follower.failure(2) is None
+        # Only the first question of an attempt begins another poll.
+        assert follower.is_ready(3) and len(calls) == 1
+        assert not follower.is_ready(3, begins=True)
+        until(lambda: follower.is_ready(3))
+        assert follower.failure(3) is not None and len(calls) == 2
+    assert not follower.is_ready(3, begins=True)
+    until(lambda: follower.is_ready(3))
+    assert follower.failure(3) is None and engine.update(3) and engine.holds() == 3
+
+
 def test_what_is_refused_leaves_what_is_held(engine: Engine) -> None:
     engine.update(0)
     with pytest.raises(dc.WrongBaseError, match="was expected"):

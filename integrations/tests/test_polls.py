@@ -330,7 +330,7 @@ class Worker(EngineWorker):
             parameters[name].data.copy_(tensor)
 
     def ready(self, version: int) -> None:
-        until(lambda: bool(self.readiness("me", version)["ready"]))
+        until(lambda: bool(self.readiness("me", version, begins=False)["ready"]))
 
     def update(self, version: int) -> None:
         self._receive(version, None, "me")

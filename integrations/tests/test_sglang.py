@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+import deltachain as dc
+
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
 from ahead import published, until  # noqa: E402
@@ -76,6 +78,11 @@ class Server:
         name = json.dumps({"method": method, "kwargs": {"follower": "me", **told}})
         found = plugin._ask(lambda *_: None, self, SimpleNamespace(name=name))
         return None if found is None else json.loads(bytes(int(byte) for byte in found.parameter))
+
+    def readiness(self, version: int, *, begins: bool = False) -> tuple[bool, str | None]:
+        told = {"version": str(version), "begins": str(int(begins))}
+        (said,) = self.ask("deltachain_is_ready", **told)
+        return said["ready"], said["why"]
 
     def state(self) -> Any:
         (state,) = self.ask("deltachain_state", lease="90")
@@ -147,7 +154,10 @@ def test_versions_are_written_in_place_and_told(
         and server.state()["downloads"]
         and not server.state()["paused"]
     )
-    until(lambda: server.ask("deltachain_is_ready", version="2") == [{"ready": True, "why": None}])
+    until(lambda: server.readiness(2) == (True, None))
+    (said,) = server.ask("deltachain_is_ready", version="2", begins="0")
+    store = dc.Store(tmp_path / "chain")
+    assert (said["chain"], said["from"]) == (store.chain_digest(), str(tmp_path / "chain"))
     # The files that the server started with are missing.
     assert "versions are not compared" in caplog.text
     assert server.update(0, digests[0]) == (True, "all tensors")
@@ -168,9 +178,41 @@ def test_versions_are_written_in_place_and_told(
     assert server.update(2, digests[2]) == (True, "all tensors") and server.model.weight[7] == 0
     # A single element is noticed when all weights are compared, which happens before an update.
     server.model.weight.data[7] = 1
-    assert server.ask("deltachain_is_ready", version="2") == [{"ready": True, "why": None}]
+    assert server.readiness(2) == (True, None)
     assert server.state()["state"] == "other"
     assert server.update(2, digests[2]) == (True, "all tensors") and server.model.weight[7] == 0
+
+
+def begun(server: Server) -> None:
+    """Starts the server as SGLang does: its own code first."""
+    plugin._HOOKS["__post_init__"](lambda manager: None, server)
+
+
+def test_a_server_begins_with_the_newest_version(
+    tmp_path: Path, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = published(tmp_path, 2, "local")
+    server = serve()
+    begun(server)
+    assert not server.model.weight.any()
+    settings = {"chain": str(tmp_path / "chain"), "start": "newest", "mode": "sparse"}
+    monkeypatch.setenv("DELTACHAIN_SGLANG", json.dumps(settings))
+    sys.modules["deltachain_integrations._sglang_engine"]._worker.shutdown()
+    sys.modules["deltachain_integrations._sglang_engine"]._worker = None
+    server = serve()
+    begun(server)
+    state = server.state()
+    assert (state["state"], state["version"], state["digest"]) == ("held", 1, digests[1])
+    assert server.model.weight[:3].tolist() == [1, 1, 0]
+
+
+def test_a_server_without_a_version_to_begin_with_does_not_start(
+    tmp_path: Path, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"chain": str(tmp_path / "none"), "start": "newest", "timeout": 0.1}
+    monkeypatch.setenv("DELTACHAIN_SGLANG", json.dumps(settings))
+    with pytest.raises(dc.Error):
+        begun(serve())
 
 
 def test_what_is_refused_leaves_the_model_and_the_server(
@@ -199,9 +241,38 @@ def test_what_is_refused_leaves_the_model_and_the_server(
     )
     success, message = server.update(0, digests[0])
     assert not success and "[999]" in message and not server.model.weight.any()
-    until(lambda: server.ask("deltachain_is_ready", version="0")[0]["ready"])
-    assert "[999]" in server.ask("deltachain_is_ready", version="0")[0]["why"]
+    until(lambda: server.readiness(0)[0])
+    assert "[999]" in str(server.readiness(0)[1])
     assert server.state()["state"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ({"weight": torch.ones(999), "bias": torch.ones(8)}, '"weight" has the shape [1000]'),
+        ({"weight": torch.ones(1000)}, 'the version has no "bias"'),
+        (
+            {"weight": torch.ones(1000), "bias": torch.ones(8), "more": torch.ones(3)},
+            'the version has "more", which its model does not have',
+        ),
+    ],
+)
+def test_a_server_that_holds_a_version_says_what_does_not_fit(
+    tmp_path: Path, serve: Callable[..., Server], tensors: dict[str, torch.Tensor], why: str
+) -> None:
+    digests = published(tmp_path, 1, "local")
+    # The files that the server started with are missing.
+    server = serve()
+    assert server.update(0, digests[0]) == (True, "all tensors")
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish({name: own.bfloat16() for name, own in tensors.items()})
+        until(lambda: server.readiness(1)[0])
+        assert why in str(server.readiness(1)[1]) and server.state()["state"] == "held"
+        # The next version fits.
+        fits = {"weight": torch.full((1000,), 2.0).bfloat16(), "bias": torch.ones(8)}
+        publisher.publish(fits)
+    until(lambda: server.readiness(2) == (True, None))
+    assert server.update(2, None) == (True, "all tensors") and server.model.weight[7] == 2
 
 
 def test_parameters_that_no_tensor_is_loaded_to_are_missing(
@@ -236,7 +307,7 @@ def test_servers_that_cannot_follow_say_why(
     published(tmp_path, 1, "local")
     monkeypatch.setenv("DELTACHAIN_SGLANG", json.dumps({"chain": str(tmp_path / "chain"), **given}))
     server = serve(**arguments)
-    said = server.ask("deltachain_is_ready", version="0")
+    said = server.ask("deltachain_is_ready", version="0", begins="1")
     assert why in said["error"]
 
 
@@ -289,7 +360,8 @@ def test_with_the_variable_both_methods_are_registered(hooks: dict[str, Any]) ->
     ("settings", "said"),
     [
         ("{", "is not valid JSON"),
-        ('{"chain": "run7", "mode": "sparse"}', "mode in DELTACHAIN_SGLANG: not for SGLang"),
+        ('{"chain": "run7", "host_copy": "x"}', "host_copy in DELTACHAIN_SGLANG: not for SGLang"),
+        ('{"chain": "run7", "kv": "keep"}', "kv in DELTACHAIN_SGLANG: SGLang has only 'recompute'"),
         ("{}", 'set "chain"'),
     ],
 )

@@ -123,7 +123,6 @@ def configuration() -> SimpleNamespace:
         place, _, name = path.rpartition(".")
         setattr(getattr(whole, place) if place else whole, name, None)
     whole.parallel_config.data_parallel_size = 1
-    whole.parallel_config.data_parallel_index = 0
     return whole
 
 
@@ -136,13 +135,10 @@ def test_a_configuration_that_lacks_something(vllm: object, configuration: Simpl
     assert "vllm_config.parallel_config.rank is missing" in str(raised.value)
 
 
-# A replica of a model with experts knows the number of replicas. Other replicas know only their own
-# index.
-@pytest.mark.parametrize(("size", "index"), [(2, 0), (2, 1), (1, 1)])
-def test_replicas_are_refused(
-    vllm: object, configuration: SimpleNamespace, size: int, index: int
+def test_replicas_that_share_experts_are_refused(
+    vllm: object, configuration: SimpleNamespace
 ) -> None:
-    configuration.parallel_config.data_parallel_size = size
-    configuration.parallel_config.data_parallel_index = index
+    # A replica of a model without experts does not know the number of replicas.
+    configuration.parallel_config.data_parallel_size = 2
     with pytest.raises(dc.UnsupportedError, match="--data-parallel-size above 1"):
         _vllm_api.check_configuration(configuration)

@@ -88,6 +88,16 @@ class Store:
     def __reduce__(self) -> Any:
         raise TypeError("stores cannot be pickled: open them in the process that uses them")
 
+    def chain_digest(self) -> str:
+        """Returns the digest of `chain.json`, 64 hexadecimal digits: two stores with the same
+        digest hold the same chain, or copies of it.
+
+        Raises:
+            ChainError: R-CHN-01 if there is no chain.
+            IoError: if the store does not answer.
+        """
+        return self._native.chain_digest()
+
     def check_exists(self, advice: str = "") -> None:
         """Refuses a directory that does not exist, for which a follower would wait. Does nothing
         for other stores.

@@ -18,6 +18,13 @@ pub(crate) fn version_name(version: u64, digest: &str) -> String {
     deltachain::chain::version_name(version, digest)
 }
 
+/// Describes the first tensor that only one of two models has, or that has another shape in them.
+/// None if there is none.
+#[pyfunction]
+pub(crate) fn difference(model: Shapes, version: Shapes) -> Option<String> {
+    deltachain_engines::difference(&model, &version)
+}
+
 /// Compares the names and shapes of a version's tensors with the model in this directory. Returns
 /// the reason if the version does not fit; None if it fits, or if that is unknown.
 #[pyfunction]

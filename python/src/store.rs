@@ -182,6 +182,14 @@ impl Store {
         report(py, &found)
     }
 
+    /// Returns the digest of `chain.json`, which identifies the chain.
+    fn chain_digest(&self, py: Python<'_>) -> PyResult<String> {
+        let found = self.work(py, How::default(), |store, _| {
+            deltachain_store::chain_digest(store)
+        })?;
+        Ok(found.to_string())
+    }
+
     /// Shows a version; the newest if `version` is None.
     fn show<'py>(&self, py: Python<'py>, version: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.work(py, How::default(), |store, _| {

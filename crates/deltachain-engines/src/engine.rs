@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use deltachain::chain::version_name;
 use deltachain::{Error, Result};
+use deltachain_store::HeldVersion;
 use serde_json::Value;
 
 use crate::fit::Fit;
@@ -22,6 +23,8 @@ pub struct Engine {
     pub(crate) client: Box<dyn Client>,
     /// True if a server refuses requests during an update, instead of letting them wait.
     pub(crate) refuses: bool,
+    /// True if a version is sent to a server even if nothing shows that it fits.
+    pub(crate) sends_unchecked: bool,
 }
 
 impl Engine {
@@ -74,26 +77,29 @@ pub struct Target {
     /// Digest of the commit, 64 hexadecimal digits. It distinguishes two versions with the same
     /// number.
     pub(crate) commit: String,
+    /// Digest of the chain document, 64 hexadecimal digits. It distinguishes two chains.
+    pub(crate) chain: String,
     /// The directory of this version alone, as an absolute path.
     pub(crate) directory: String,
 }
 
 impl Target {
-    /// Makes a target from a version number, the digests of its state and its commit (64
-    /// hexadecimal digits each), and the directory of its files.
+    /// Makes a target from the version that a follower's directory has.
     ///
     /// # Errors
     /// IO if the directory does not exist; USAGE if its name cannot be sent to a server.
-    pub fn new(version: u64, state: String, commit: String, directory: &Path) -> Result<Self> {
+    pub fn new(held: &HeldVersion) -> Result<Self> {
+        let directory = &held.directory;
         let resolved = directory.canonicalize();
         let resolved =
             resolved.map_err(|error| Error::io("resolving the path", error).in_file(directory))?;
         Ok(Self {
             version: Version {
-                number: version,
-                state,
+                number: held.version,
+                state: held.state.to_string(),
             },
-            commit,
+            commit: held.commit.to_string(),
+            chain: held.chain.to_string(),
             directory: as_text(&resolved)?,
         })
     }
@@ -127,18 +133,25 @@ pub(crate) trait Client: Debug + Send + Sync {
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool;
 
     /// Asks whether the server can load this version without delay. A server that downloads
-    /// versions itself prepares them while it serves.
+    /// versions itself prepares them while it serves. `begins` is true for the first question of an
+    /// attempt: a server that has failed to prepare a version then tries again.
     ///
     /// # Errors
-    /// IO if the server does not answer, or the version does not fit its model.
-    fn preparation(&self, _server: &Server, _version: u64) -> Result<Preparation> {
+    /// IO if the server does not answer, or cannot take the version: it does not fit its model, is
+    /// of another chain, or cannot be prepared.
+    fn preparation(
+        &self,
+        _server: &Server,
+        _target: &Target,
+        _begins: bool,
+    ) -> Result<Preparation> {
         Ok(Preparation::Done)
     }
 
     /// Compares the version with the server's model, before anything is changed there.
     ///
     /// # Errors
-    /// IO if the server does not answer, or the version must not be sent without a comparison.
+    /// IO if the server does not answer.
     fn compare(&self, _server: &Server, _target: &Target) -> Result<Fit> {
         Ok(Fit::Fits)
     }
@@ -169,8 +182,13 @@ pub(crate) trait Client: Debug + Send + Sync {
 pub(crate) enum Preparation {
     /// The server can load the version without delay, or waiting would not help.
     Done,
-    /// The version is not ready yet; with the error if preparing it has failed.
-    Waits(Option<String>),
+    /// The version is not ready yet.
+    Waits {
+        /// The error, if preparing it has failed.
+        why: Option<String>,
+        /// Pause before the next question.
+        pause: Duration,
+    },
 }
 
 /// A version: its number and its state digest.
@@ -243,6 +261,8 @@ pub struct Failure {
     pub(crate) left: Option<Condition>,
     /// Remaining time of another process's claim on the server.
     pub(crate) lease: Option<Duration>,
+    /// True if the server is still preparing the version, and says why it is not ready.
+    pub(crate) is_waited_for: bool,
 }
 
 impl Failure {
@@ -259,6 +279,7 @@ impl From<Error> for Failure {
             is_late: false,
             left: None,
             lease: None,
+            is_waited_for: false,
         }
     }
 }

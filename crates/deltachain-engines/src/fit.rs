@@ -30,7 +30,7 @@ fn model_shapes(model: &Path) -> Option<Shapes> {
 }
 
 /// Describes the first tensor that only one of two models has, or that has another shape.
-fn difference(has: &Shapes, version: &Shapes) -> Option<String> {
+pub fn difference(has: &Shapes, version: &Shapes) -> Option<String> {
     let mut names = has
         .keys()
         .chain(version.keys())
@@ -38,7 +38,7 @@ fn difference(has: &Shapes, version: &Shapes) -> Option<String> {
     let name = names.find(|name| has.get(*name) != version.get(*name))?;
     Some(match (has.get(name), version.get(name)) {
         (Some(own), Some(other)) => {
-            format!("its {name:?} has the shape {own:?}, and that of the version {other:?}")
+            format!("{name:?} has the shape {own:?} in its model, and {other:?} in the version")
         }
         (Some(_), None) => format!("the version has no {name:?}"),
         (None, _) => format!("the version has {name:?}, which its model does not have"),
@@ -71,13 +71,18 @@ pub(crate) fn compare(model: &str, version: &str) -> Fit {
             "the tensors of its model {model:?} are not on this machine"
         ));
     };
-    let Some(version) = shapes(Path::new(version)) else {
-        return Fit::Unknown("the directory of the version cannot be read".to_owned());
-    };
-    match difference(&has, &version) {
+    compare_shapes(&has, version)
+        .unwrap_or_else(|| Fit::Unknown("the directory of the version cannot be read".to_owned()))
+}
+
+/// Compares the version in a directory with a model of these shapes. `None` if the directory cannot
+/// be read.
+pub(crate) fn compare_shapes(has: &Shapes, version: &str) -> Option<Fit> {
+    let version = shapes(Path::new(version))?;
+    Some(match difference(has, &version) {
         Some(why) => Fit::Misfit(why),
         None => Fit::Fits,
-    }
+    })
 }
 
 /// Returns the hub's cache on this machine, as the library `huggingface_hub` finds it.
@@ -131,7 +136,8 @@ pub(crate) fn not_sent(server: &Server, why: &str) -> Error {
     server.failed("an update", format!("not sent, since {why}"))
 }
 
-fn shapes(directory: &Path) -> Option<Shapes> {
+/// Reads the shapes of the model in a directory, if it can be read.
+pub(crate) fn shapes(directory: &Path) -> Option<Shapes> {
     let state = SafetensorsState::open(directory).ok()?;
     Some(
         state

@@ -1,6 +1,7 @@
 //! Servers that follow a chain. A thread for each server loads the wanted version, and polls
 //! whether the server still has it. A server that fails does not delay the others.
 
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use deltachain_store::{Records, ServerRecord, ServersRecord, Time};
 use crate::engine::{
     Condition, Engine, Failure, Look, Model, Preparation, READY_POLL, Target, Version, locked,
 };
-use crate::fit::{Fit, not_sent};
+use crate::fit::{Fit, Shapes, compare_shapes, not_sent, shapes};
 use crate::server::Server;
 
 /// Maximum number of requests for a server's version while it changes.
@@ -54,6 +55,8 @@ pub enum AttemptResult {
         /// True if the server did not answer, or is preparing the version: the next attempt follows
         /// as soon as it is ready.
         is_waited_for: bool,
+        /// True if the last attempt failed with the same error.
+        is_repeated: bool,
         /// Duration of the pause.
         pause: Duration,
     },
@@ -106,6 +109,10 @@ struct FollowedServer {
     is_silent: bool,
     /// True if it has been reported that versions are sent to the server unchecked.
     is_told_unchecked: bool,
+    /// The shapes of the last version that the server took from this process's directory.
+    took: Option<Shapes>,
+    /// The last failure that was reported, and the commit of its version.
+    said: Option<(String, String)>,
     /// After a failure: the time of the next attempt, and the pause before it.
     again: Option<Instant>,
     pause: Duration,
@@ -444,7 +451,11 @@ impl FleetCore {
         before: Option<&Condition>,
     ) -> (MutexGuard<'a, FleetState>, Option<AttemptResult>) {
         let patience = patience(&self.servers[at], before);
-        let (mut state, ready) = self.prepare(state, at, target, patience);
+        let (state, ready) = self.prepare(state, at, target, patience);
+        let (mut state, ready) = match ready {
+            Ok(true) => self.fits(state, at, target, before),
+            other => (state, other),
+        };
         let brought = match ready {
             Ok(true) => {
                 let brought;
@@ -452,12 +463,13 @@ impl FleetCore {
                 brought
             }
             Ok(false) => return (state, None),
-            Err(error) => Err(error.into()),
+            Err(failure) => Err(failure),
         };
         let followed = &mut state.servers[at];
         let result = match brought {
             Ok(stood) => {
                 followed.has(target);
+                followed.took = shapes(Path::new(&target.directory));
                 AttemptResult::Has(stood)
             }
             Err(failure) => followed.failed(target, failure, self.poll),
@@ -486,7 +498,7 @@ impl FleetCore {
         // changed.
         self.write(&mut state);
         drop(state);
-        let brought = self.bring(at, target, before);
+        let brought = self.engine.client.bring(&self.servers[at], target, before);
         let mut state = self.lock();
         let followed = &mut state.servers[at];
         followed.busy = None;
@@ -495,83 +507,130 @@ impl FleetCore {
     }
 
     /// Waits until a server has prepared a version, at most for the time `patience`. Returns true
-    /// if the version is still wanted.
+    /// if the version is still wanted. A server that cannot prepare it, and says why, is not sent
+    /// the version: it would be paused in vain.
     fn prepare<'a>(
         &'a self,
         mut state: MutexGuard<'a, FleetState>,
         at: usize,
         target: &Target,
         patience: Duration,
-    ) -> (MutexGuard<'a, FleetState>, Result<bool>) {
+    ) -> (MutexGuard<'a, FleetState>, Result<bool, Failure>) {
         let server = &self.servers[at];
         let end = Instant::now() + patience;
+        let mut is_first = true;
+        let mut why = None;
         while Instant::now() < end {
             drop(state);
-            let preparation = self
-                .engine
-                .client
-                .preparation(server, target.version.number);
+            let preparation = self.engine.client.preparation(server, target, is_first);
+            is_first = false;
             state = self.lock();
             if state.stop || state.target.as_ref() != Some(target) {
                 return (state, Ok(false));
             }
-            match preparation {
+            let pause = match preparation {
                 Ok(Preparation::Done) => return (state, Ok(true)),
-                Ok(Preparation::Waits(None)) => {}
-                Ok(Preparation::Waits(Some(text))) => self.waits(&mut state, at, target, text),
-                Err(error) => return (state, Err(error)),
-            }
+                Ok(Preparation::Waits { why: told, pause }) => {
+                    if let Some(text) = &told {
+                        self.waits(&mut state, at, target, text.clone());
+                    }
+                    why = told;
+                    pause
+                }
+                Err(error) => return (state, Err(error.into())),
+            };
             state = self
                 .changed
-                .wait_timeout(state, READY_POLL)
+                .wait_timeout(state, pause)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-        (state, Ok(true))
+        let ready = match why {
+            None => Ok(true),
+            Some(why) => Err(Failure {
+                is_waited_for: true,
+                ..not_sent(server, &why).into()
+            }),
+        };
+        (state, ready)
+    }
+
+    /// Compares a version with a server's model, as far as that can be known. Returns true if the
+    /// version is to be sent and is still wanted.
+    fn fits<'a>(
+        &'a self,
+        state: MutexGuard<'a, FleetState>,
+        at: usize,
+        target: &Target,
+        before: Option<&Condition>,
+    ) -> (MutexGuard<'a, FleetState>, Result<bool, Failure>) {
+        let holds_version = before.is_some_and(|before| matches!(before.model, Model::Version(_)));
+        let took = state.servers[at].took.clone().filter(|_| holds_version);
+        drop(state);
+        let server = &self.servers[at];
+        let fit = match self.engine.client.compare(server, target) {
+            // The server has taken a version of these shapes.
+            Ok(Fit::Unknown(why)) => Ok(took
+                .and_then(|took| compare_shapes(&took, &target.directory))
+                .unwrap_or(Fit::Unknown(why))),
+            fit => fit,
+        };
+        let state = self.lock();
+        if state.stop || state.target.as_ref() != Some(target) {
+            return (state, Ok(false));
+        }
+        match fit {
+            Err(error) => (state, Err(error.into())),
+            Ok(Fit::Fits) => (state, Ok(true)),
+            Ok(Fit::Misfit(why)) => (state, Err(not_sent(server, &why).into())),
+            Ok(Fit::Unknown(why)) if self.engine.sends_unchecked => {
+                (self.tell_unchecked(state, at, target, why), Ok(true))
+            }
+            Ok(Fit::Unknown(why)) => {
+                let why = format!(
+                    "{why}, so the version cannot be compared with the model, and the server \
+                     crashes if it does not fit; --send-unchecked sends it anyway"
+                );
+                (state, Err(not_sent(server, &why).into()))
+            }
+        }
     }
 
     /// Records that a server cannot prepare a version yet, with the reason.
     fn waits(&self, state: &mut FleetState, at: usize, target: &Target, text: String) {
-        let record = &mut state.servers[at].record;
-        if record.last_failure.as_ref() == Some(&text) {
+        let text = format!("{:#}", not_sent(&self.servers[at], &text));
+        let followed = &mut state.servers[at];
+        if followed.is_said(target, &text) {
             return;
         }
+        let record = &mut followed.record;
         record.failures = record.failures.saturating_add(1);
         record.last_failure = Some(text.clone());
         let result = AttemptResult::Failed {
             text,
             stays_paused: record.paused,
             is_waited_for: true,
+            is_repeated: false,
             pause: READY_POLL,
         };
         state.tell(&self.servers[at], target, Duration::ZERO, result);
         self.write(state);
     }
 
-    /// Loads a version into a server if it fits the server's model, as far as that can be checked.
-    fn bring(
-        &self,
+    /// Reports that versions are sent to a server unchecked, once for each server.
+    fn tell_unchecked<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, FleetState>,
         at: usize,
         target: &Target,
-        before: Option<&Condition>,
-    ) -> Result<Option<Duration>, Failure> {
-        let server = &self.servers[at];
-        let client = &self.engine.client;
-        match client.compare(server, target)? {
-            Fit::Fits => {}
-            Fit::Misfit(why) => return Err(not_sent(server, &why).into()),
-            Fit::Unknown(why) => self.tell_unchecked(at, target, why),
-        }
-        client.bring(server, target, before)
-    }
-
-    fn tell_unchecked(&self, at: usize, target: &Target, why: String) {
-        let mut state = self.lock();
+        why: String,
+    ) -> MutexGuard<'a, FleetState> {
         let is_told = std::mem::replace(&mut state.servers[at].is_told_unchecked, true);
         if !is_told {
             let result = AttemptResult::Unchecked(why);
             state.tell(&self.servers[at], target, Duration::ZERO, result);
         }
+        state
     }
 
     fn known(&self, at: usize) -> Option<Version> {
@@ -695,19 +754,33 @@ impl FollowedServer {
         self.tried = Some(target.commit.clone());
         self.again = None;
         self.record.last_failure = None;
+        self.said = None;
         std::mem::take(&mut self.record.failures) > 0
+    }
+
+    /// Returns whether this failure was the last one that was reported, and notes it.
+    fn is_said(&mut self, target: &Target, text: &str) -> bool {
+        let now = Some((target.commit.clone(), text.to_owned()));
+        let before = std::mem::replace(&mut self.said, now.clone());
+        before == now
     }
 
     fn failed(&mut self, target: &Target, failure: Failure, poll: Duration) -> AttemptResult {
         let stays_paused = failure.stays_paused();
-        let Failure { error, left, .. } = failure;
+        let Failure {
+            error,
+            left,
+            is_waited_for,
+            ..
+        } = failure;
         let was_tried = self.tried.replace(target.commit.clone()).as_ref() == Some(&target.commit);
         let is_first = self.record.failures == 0 || !was_tried;
         left.iter().for_each(|left| self.record(left));
         let text = format!("{error:#}");
+        let is_repeated = self.is_said(target, &text);
         self.record.failures = self.record.failures.saturating_add(1);
         self.record.last_failure = Some(text.clone());
-        self.pause = if is_first {
+        self.pause = if is_first || is_waited_for {
             poll
         } else {
             self.pause.saturating_mul(2).min(LONGEST_PAUSE)
@@ -716,7 +789,8 @@ impl FollowedServer {
         AttemptResult::Failed {
             text,
             stays_paused,
-            is_waited_for: self.is_silent,
+            is_waited_for: is_waited_for || self.is_silent,
+            is_repeated,
             pause: self.pause,
         }
     }

@@ -36,7 +36,7 @@ mod vllm;
 mod workers;
 
 pub use engine::{Engine, Failure, Pause, Target, as_text};
-pub use fit::{Shapes, misfit};
+pub use fit::{Shapes, difference, misfit};
 pub use fleet::{AttemptResult, Fleet, News};
 pub use lora::parse_name;
 pub use server::{Server, parse_url};

@@ -49,6 +49,7 @@ impl Engine {
         Self {
             client: Box::new(Lora::new(name, keep, directory, servers)),
             refuses: false,
+            sends_unchecked: true,
         }
     }
 }
@@ -265,6 +266,7 @@ mod tests {
         Target {
             version,
             commit: "0123456789abcdef".into(),
+            chain: "c".into(),
             directory: "/d".into(),
         }
     }

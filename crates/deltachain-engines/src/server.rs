@@ -118,8 +118,26 @@ impl Server {
         self.ask(path, Some(body), ask)
     }
 
+    /// Sends a request whose answer does not matter. Returns the server's text if it refuses.
+    ///
+    /// # Errors
+    /// IO if the server does not answer in time.
+    pub(crate) fn refusal(&self, path: &str, body: &Value, ask: Ask) -> Result<Option<String>> {
+        let (status, bytes) = self.answer(path, Some(body), ask)?;
+        Ok((!status.is_success()).then(|| refusal(&bytes)))
+    }
+
     /// Returns the server's answer, or null if the answer is not JSON.
     fn ask(&self, path: &str, body: Option<&Value>, ask: Ask) -> Result<Value> {
+        let (status, bytes) = self.answer(path, body, ask)?;
+        if !status.is_success() {
+            return Err(self.failed(path, format!("refused with {status}: {}", refusal(&bytes))));
+        }
+        Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    /// Sends a request, once more if its connection breaks and the kind allows that.
+    fn answer(&self, path: &str, body: Option<&Value>, ask: Ask) -> Result<(StatusCode, Vec<u8>)> {
         let timeout = if ask == Ask::Question {
             self.timeout.min(QUESTION)
         } else {
@@ -130,11 +148,7 @@ impl Server {
             Err(error) if ask != Ask::Once && !is_timeout(&error) => send(),
             answer => answer,
         };
-        let (status, bytes) = answer.map_err(|error| self.failed(path, cause(&error)))?;
-        if !status.is_success() {
-            return Err(self.failed(path, format!("refused with {status}: {}", refusal(&bytes))));
-        }
-        Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+        answer.map_err(|error| self.failed(path, cause(&error)))
     }
 
     /// Sends a request and reads the answer.

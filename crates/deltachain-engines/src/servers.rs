@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 
-use crate::engine::{Client, Failure, Pause, Preparation, READY_POLL, Version, locked};
+use crate::engine::{Client, Failure, Pause, Preparation, Version, locked};
 use crate::server::{Ask, Server, parse_url};
 use crate::vllm::Vllm;
 use crate::workers::{Update, Workers};
@@ -109,12 +109,13 @@ impl Servers {
     ) -> Result<(), Vec<Failure>> {
         self.all(|server, _| {
             let began = Instant::now();
-            while matches!(
-                self.vllm.preparation(server, version),
-                Ok(Preparation::Waits(_))
-            ) && began.elapsed() < server.timeout
+            let mut is_first = true;
+            while let Ok(Preparation::Waits { pause, .. }) =
+                self.vllm.readiness(server, version, None, is_first)
+                && began.elapsed() < server.timeout
             {
-                wait(READY_POLL)?;
+                is_first = false;
+                wait(pause)?;
             }
             Ok(())
         })

@@ -8,7 +8,7 @@ use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
 use crate::engine::{Client, Condition, Engine, Failure, Look, Pause, Target, Version, text};
-use crate::fit::{Fit, compare, not_sent};
+use crate::fit::{Fit, compare};
 use crate::server::{Ask, Server};
 use crate::workers::{CHANGING, Requests, Workers};
 
@@ -20,8 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Sglang {
     /// The mode of SGLang's pause.
     mode: &'static str,
-    /// True if a version is sent even if it could not be compared with the server's model.
-    sends_unchecked: bool,
 }
 
 impl Engine {
@@ -34,8 +32,9 @@ impl Engine {
     /// USAGE if `pause` is `wait`: SGLang cannot wait for running requests.
     pub fn sglang(pause: Pause, sends_unchecked: bool) -> Result<Self> {
         Ok(Self {
-            client: Box::new(Sglang::new(pause, sends_unchecked)?),
+            client: Box::new(Sglang::new(pause)?),
             refuses: false,
+            sends_unchecked,
         })
     }
 
@@ -46,14 +45,16 @@ impl Engine {
     /// USAGE if `pause` is `wait`: SGLang cannot wait for running requests.
     pub fn sglang_in_place(follower: String, poll: Duration, pause: Pause) -> Result<Self> {
         Ok(Self {
-            client: Box::new(Workers::new(Sglang::new(pause, false)?, follower, poll)),
+            client: Box::new(Workers::new(Sglang::new(pause)?, follower, poll)),
             refuses: false,
+            // Workers that download the chain compare versions themselves.
+            sends_unchecked: true,
         })
     }
 }
 
 impl Sglang {
-    fn new(pause: Pause, sends_unchecked: bool) -> Result<Self> {
+    fn new(pause: Pause) -> Result<Self> {
         let mode = match pause {
             // Requests wait, and the cache of the old weights is computed again.
             Pause::Keep => "retract",
@@ -64,10 +65,7 @@ impl Sglang {
             }
             Pause::Abort => "abort",
         };
-        Ok(Self {
-            mode,
-            sends_unchecked,
-        })
+        Ok(Self { mode })
     }
 
     fn pause(&self, server: &Server) -> Result<()> {
@@ -144,17 +142,7 @@ impl Requests for Sglang {
 impl Client for Sglang {
     fn compare(&self, server: &Server, target: &Target) -> Result<Fit> {
         let info = server.get("/model_info", Ask::Question)?;
-        let fit = compare(text(&info, "model_path"), &target.directory);
-        match fit {
-            Fit::Unknown(why) if !self.sends_unchecked => {
-                let why = format!(
-                    "{why}, so the version cannot be compared with the model, and SGLang crashes \
-                     if it does not fit; --send-unchecked sends it anyway"
-                );
-                Err(not_sent(server, &why))
-            }
-            fit => Ok(fit),
-        }
+        Ok(compare(text(&info, "model_path"), &target.directory))
     }
 
     fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look> {

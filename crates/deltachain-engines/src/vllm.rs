@@ -37,6 +37,7 @@ impl Engine {
         Ok(Self {
             client,
             refuses: pause != Pause::Keep,
+            sends_unchecked: true,
         })
     }
 }
@@ -81,6 +82,16 @@ impl Requests for Vllm {
             .as_array_mut()
             .map(std::mem::take)
             .unwrap_or_default())
+    }
+
+    fn disagreement(
+        &self,
+        server: &Server,
+        method: &str,
+        told: Value,
+        ask: Ask,
+    ) -> Result<Option<String>> {
+        server.refusal(WORKERS, &json!({ "method": method, "kwargs": told }), ask)
     }
 
     fn is_paused(&self, server: &Server, _: &[Value]) -> Result<bool> {

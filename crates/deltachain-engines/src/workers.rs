@@ -10,13 +10,19 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::engine::{Client, Condition, Failure, Look, Model, Preparation, Target, Version, text};
+use crate::engine::{
+    Client, Condition, Failure, Look, Model, Preparation, READY_POLL, Target, Version, text,
+};
 use crate::fit::{Fit, not_sent};
 use crate::server::{Ask, Server};
 
 /// Names of the weights of a server during an update, and of a server whose model is unknown.
 pub(crate) const CHANGING: &str = "changing";
 const UNKNOWN: &str = "unknown";
+
+/// Pause between two requests that ask whether all replicas have prepared a version. A server logs
+/// each one that fails.
+const REPLICA_POLL: Duration = Duration::from_secs(1);
 
 /// Time after the last poll in which other processes cannot claim a server of this process.
 const LEASE: Duration = Duration::from_secs(90);
@@ -43,6 +49,22 @@ pub(crate) trait Requests: Debug + Send + Sync {
     /// # Errors
     /// IO.
     fn call(&self, server: &Server, method: &str, told: Value, ask: Ask) -> Result<Vec<Value>>;
+
+    /// Calls a method of the package on the workers of all replicas of a server. Returns the error
+    /// of a worker that raises one. A server with replicas passes on the answers of its first
+    /// replica only, but an error of any.
+    ///
+    /// # Errors
+    /// IO.
+    fn disagreement(
+        &self,
+        _server: &Server,
+        _method: &str,
+        _told: Value,
+        _ask: Ask,
+    ) -> Result<Option<String>> {
+        Ok(None)
+    }
 
     /// True if the server is paused; `states` is what its workers have just reported.
     ///
@@ -151,15 +173,84 @@ impl<R: Requests> Workers<R> {
     fn ask(&self, server: &Server, ask: Ask) -> Result<(Model, Vec<Value>), Failure> {
         let states = self.states(server, self.lease, ask)?;
         let models: Option<Vec<Model>> = states.iter().map(model_of).collect();
-        match models.as_deref() {
+        let model = match models.as_deref() {
             Some([first, others @ ..]) if others.iter().all(|other| other == first) => {
-                Ok((first.clone(), states))
+                first.clone()
             }
-            Some([_, ..]) => Ok((Model::Torn, states)),
-            _ => Err(server
-                .failed("its version", "its workers do not report their version")
-                .into()),
+            Some([_, ..]) => Model::Torn,
+            _ => {
+                return Err(server
+                    .failed("its version", "its workers do not report their version")
+                    .into());
+            }
+        };
+        if model == Model::Torn {
+            return Ok((model, states));
         }
+        // The same is asked of the other replicas.
+        let told = json!({ "states": Value::from(states.clone()).to_string() });
+        let disagreement = self
+            .requests
+            .disagreement(server, "deltachain_agrees", told, ask)?;
+        let model = match disagreement {
+            None => model,
+            Some(_) => Model::Torn,
+        };
+        Ok((model, states))
+    }
+
+    /// Asks whether the workers can load a version without delay; and whether they download this
+    /// chain, if it is given. `begins` is true for the first question of an attempt.
+    ///
+    /// # Errors
+    /// IO if the server does not answer, or cannot take the version.
+    pub(crate) fn readiness(
+        &self,
+        server: &Server,
+        version: u64,
+        chain: Option<&str>,
+        begins: bool,
+    ) -> Result<Preparation> {
+        if self.requests.keeps_copy() {
+            // This process has already put the version there.
+            return Ok(Preparation::Done);
+        }
+        let told = json!({
+            "follower": self.follower,
+            "version": version.to_string(),
+            "begins": if begins { "1" } else { "0" },
+        });
+        let workers =
+            self.requests
+                .call(server, "deltachain_is_ready", told.clone(), Ask::Change)?;
+        if let Some(chain) = chain
+            && let Some(other) = workers.iter().find_map(|worker| other_chain(worker, chain))
+        {
+            return Err(not_sent(server, &other));
+        }
+        let are_ready = workers.iter().all(|worker| worker["ready"] == true);
+        let why = workers.iter().find_map(|worker| worker["why"].as_str());
+        match why {
+            Some(why) if are_ready => return Err(not_sent(server, why)),
+            None if are_ready => {}
+            why => {
+                return Ok(Preparation::Waits {
+                    why: why.map(str::to_owned),
+                    pause: READY_POLL,
+                });
+            }
+        }
+        let told = json!({ "follower": self.follower, "version": version.to_string() });
+        let disagreement =
+            self.requests
+                .disagreement(server, "deltachain_are_ready", told, Ask::Change)?;
+        Ok(match disagreement {
+            None => Preparation::Done,
+            why => Preparation::Waits {
+                why,
+                pause: REPLICA_POLL,
+            },
+        })
     }
 
     /// Claims the server for an update by this process.
@@ -237,21 +328,9 @@ impl<R: Requests> Client for Workers<R> {
         self.requests.compare(server, target)
     }
 
-    fn preparation(&self, server: &Server, version: u64) -> Result<Preparation> {
-        if self.requests.keeps_copy() {
-            // This process has already put the version there.
-            return Ok(Preparation::Done);
-        }
-        let told = json!({ "follower": self.follower, "version": version.to_string() });
-        let workers = self
-            .requests
-            .call(server, "deltachain_is_ready", told, Ask::Change)?;
-        let are_ready = workers.iter().all(|worker| worker["ready"] == true);
-        match workers.iter().find_map(|worker| worker["why"].as_str()) {
-            Some(why) if are_ready => Err(not_sent(server, why)),
-            None if are_ready => Ok(Preparation::Done),
-            why => Ok(Preparation::Waits(why.map(str::to_owned))),
-        }
+    fn preparation(&self, server: &Server, target: &Target, begins: bool) -> Result<Preparation> {
+        let number = target.version.number;
+        self.readiness(server, number, Some(&target.chain), begins)
     }
 
     fn bring(
@@ -434,6 +513,19 @@ impl Update {
             ..error.into()
         }
     }
+}
+
+/// Describes the chain that a worker downloads, if it is another one than `chain`.
+fn other_chain(worker: &Value, chain: &str) -> Option<String> {
+    let own = worker["chain"].as_str().filter(|own| *own != chain)?;
+    let start = |digest: &str| digest.chars().take(12).collect::<String>();
+    Some(format!(
+        "the server downloads another chain, {} (its chain.json has the digest {}..., and the one \
+         that is followed here {}...)",
+        text(worker, "from"),
+        start(own),
+        start(chain)
+    ))
 }
 
 /// Returns the model that a worker reports.

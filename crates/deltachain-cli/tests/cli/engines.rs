@@ -265,8 +265,10 @@ fn a_server_that_downloads_the_chain_itself_prepares_a_version_before_it_pauses(
     let calls = std::mem::take(&mut server.state().calls);
     let names: Vec<_> = calls.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, [&["deltachain_is_ready"; 3][..], &VLLM].concat());
-    let told = json!({ "follower": follower(&folder), "version": "1" });
-    assert_eq!(calls[0].1["kwargs"], told);
+    let told =
+        |begins: &str| json!({ "follower": follower(&folder), "version": "1", "begins": begins });
+    let asked: Vec<_> = calls[..3].iter().map(|(_, body)| &body["kwargs"]).collect();
+    assert_eq!(asked, [&told("1"), &told("0"), &told("0")]);
     assert_eq!(
         calls[3].1["init_info"],
         json!({ "host_copy": null, "mode": null })

@@ -2,14 +2,16 @@
 //! kills, refusals, broken connections, and changes by other clients.
 #![cfg(unix)]
 
+use std::fs;
 use std::time::Duration;
 
+use deltachain::tensor::Digest;
 use deltachain_engines::{Pause, Servers};
 use serde_json::{Value, json};
 
 use crate::engines::stand_in::{self, Engine, Fate, Model};
 use crate::engines::{
-    VLLM, arguments, chain, events, follower, healthy, name, publish, start, status, until,
+    Process, VLLM, arguments, chain, events, follower, healthy, name, publish, start, status, until,
 };
 use crate::support::{Folder, Ran, bytes_file};
 
@@ -483,7 +485,7 @@ fn a_version_that_does_not_fit_is_not_sent() {
         for (own, why) in [
             (
                 &[("a", &[1, 2][..])][..],
-                "has the shape [2], and that of the version [1]",
+                "has the shape [2] in its model, and [1] in the version",
             ),
             (&[("a", &[1]), ("b", &[2])], r#"the version has no \"b\""#),
             (
@@ -563,6 +565,143 @@ fn what_workers_say_that_does_not_fit_is_not_sent() {
         names.iter().all(|name| name == "deltachain_is_ready"),
         "{names:?}"
     );
+}
+
+#[test]
+fn a_server_that_downloads_another_chain_is_not_paused() {
+    let (folder, server) = downloading();
+    publish(&folder, 1);
+    server.state().preparing = 0;
+    server.names();
+    let once = |server: &Engine| {
+        let more = ["--no-tensors", "--once"];
+        folder.run(&[&arguments("vllm", &[server])[..], &more].concat())
+    };
+    server.state().chain = Some("25b3".repeat(16));
+    let failed = failure(&once(&server)).to_string();
+    assert!(
+        failed.contains("another chain, s3://models/other") && failed.contains("25b325b325b3"),
+        "{failed}"
+    );
+    let names = server.names();
+    assert!(
+        names.iter().all(|name| name == "deltachain_is_ready"),
+        "{names:?}"
+    );
+    let own = fs::read(folder.at("chain/chain.json")).unwrap();
+    server.state().chain = Some(Digest::of_bytes(&own).to_string());
+    assert_eq!(once(&server).code, Some(0));
+}
+
+#[test]
+fn replicas_that_differ_are_updated_together() {
+    let folder = chain(1);
+    let server = Engine::start();
+    once(&folder, "vllm", &server).good();
+    // The first replica holds version 0, and the other one does not.
+    server.state().process.replica = Some(json!(["other", null, null]));
+    server.names();
+    once(&folder, "vllm", &server).good();
+    assert_eq!(server.names(), VLLM);
+    assert!(serves(&server, &folder));
+    // One replica cannot take version 1, so the server stays paused.
+    publish(&folder, 1);
+    server.state().replica_refuses = 1;
+    let failed = failure(&once(&folder, "vllm", &server));
+    assert_eq!(failed["stays_paused"], true, "{failed}");
+    assert!(server.state().process.paused);
+    assert!(status(&folder).0 == Some(1));
+    once(&folder, "vllm", &server).good();
+    assert!(serves(&server, &folder));
+}
+
+#[test]
+fn a_server_is_paused_when_all_replicas_are_ready() {
+    let (folder, server) = downloading();
+    publish(&folder, 1);
+    (server.state().preparing, server.state().replica_preparing) = (0, 2);
+    let follow = start(&folder, "vllm", &[&server], &["--no-tensors"]);
+    server.wait_for("deltachain_are_ready");
+    assert!(!server.state().process.paused);
+    server.wait_for("/resume");
+    assert!(follow.end() && server.state().replica_preparing == 0);
+}
+
+#[test]
+fn a_failure_is_said_once_and_does_not_pause_the_server() {
+    let (folder, server) = downloading();
+    server.state().preparing = 0;
+    server.state().why = Some("it has no \"b\"".to_owned());
+    server.names();
+    publish(&folder, 1);
+    let attempts = server.state().attempts;
+    let servers = [&server];
+    let arguments = [&arguments("vllm", &servers)[..], &["--no-tensors"]].concat();
+    let (follow, heard) = Process::heard(&folder, &arguments);
+    server.wait_until(|state| state.attempts >= attempts + 4);
+    server.state().why = None;
+    server.wait_for("/resume");
+    assert!(follow.end());
+    let names = server.names();
+    let pauses = names.iter().filter(|name| name.starts_with("/pause"));
+    assert_eq!(pauses.count(), 1, "{names:?}");
+    let failed = heard.iter().filter(|event| event["result"] == "failed");
+    assert_eq!(failed.count(), 1);
+}
+
+#[test]
+fn a_server_that_cannot_prepare_a_version_in_time_is_not_paused() {
+    let (folder, server) = downloading();
+    server.state().why = Some("IO: the store is silent".to_owned());
+    // It serves no version, so it is not waited for long.
+    server.state().process.workers = [Model::Other, Model::Other];
+    publish(&folder, 1);
+    server.names();
+    let more = ["--no-tensors", "--once"];
+    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &more].concat());
+    let failed = failure(&ran).to_string();
+    assert!(
+        failed.contains("not sent, since IO: the store is silent"),
+        "{failed}"
+    );
+    let names = server.names();
+    assert!(
+        names.iter().all(|name| name == "deltachain_is_ready"),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn a_server_that_took_a_version_is_compared_with_it() {
+    for engine in ["vllm", "sglang"] {
+        let folder = chain(1);
+        let server = Engine::start();
+        // The server's files are not on this machine.
+        server.state().model_at_start = "tiny/not-here".to_owned();
+        server.restart();
+        let more = if engine == "sglang" {
+            &["--send-unchecked"][..]
+        } else {
+            &[]
+        };
+        let follow = start(&folder, engine, &[&server], more);
+        server.wait_until(|state| {
+            let name = &state.process.weight_version;
+            name.starts_with("0@") && !state.process.paused
+        });
+        server.names();
+        folder.write("model.safetensors", bytes_file(&[("a", &[1, 2])]));
+        let publish = ["publish", "chain", "model.safetensors"];
+        folder.run(&publish).good();
+        let why = "has the shape [1] in its model, and [2] in the version";
+        while !status(&folder).1["problems"].to_string().contains(why) {}
+        let names = server.names();
+        assert!(
+            !names.iter().any(|name| name.starts_with("/pause")),
+            "{engine}: {names:?}"
+        );
+        assert!(follow.end());
+    }
 }
 
 #[test]

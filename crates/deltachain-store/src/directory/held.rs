@@ -22,8 +22,8 @@ pub struct HeldVersion<D = PathBuf> {
     pub version: u64,
     /// Digest of the commit's bytes.
     pub commit: Digest,
-    /// Digest of the chain document's bytes.
-    pub(crate) chain: Digest,
+    /// Digest of the chain document's bytes, which identifies the chain.
+    pub chain: Digest,
     /// State digest of the whole version, even if only some shards or tensors are held.
     pub state: Digest,
     /// The commit's metadata: the entries of its publisher, and hints of the format

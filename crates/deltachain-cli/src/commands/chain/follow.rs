@@ -302,9 +302,11 @@ impl<'a> Operation<'a> {
         let is_whole =
             switched.from.is_some() && !switched.metadata.contains_key("deltachain.in-place");
         let whole = (is_whole && !self.has_tensors && self.fleet.is_some()).then(|| {
-            let what = "has no links that can be taken in place, so servers load it as a whole";
+            let why = "it was published without --profile local, or its tensors are not those of \
+                       the version before";
             format!(
-                "version {} {what}: publish with --profile local",
+                "version {} has no links that can be taken in place, so servers load it as a \
+                 whole: {why}",
                 switched.version
             )
         });
@@ -474,12 +476,7 @@ impl<'a> Operation<'a> {
         };
         let commit = held.commit.to_string();
         if !fleet.wants(&commit) {
-            fleet.bring_to(Target::new(
-                held.version,
-                held.state.to_string(),
-                commit,
-                &held.directory,
-            )?);
+            fleet.bring_to(Target::new(held)?);
         }
         // A server may still read the files of an older version, which the next version but one
         // replaces.
@@ -531,9 +528,13 @@ impl<'a> Operation<'a> {
                 text,
                 stays_paused,
                 is_waited_for,
+                is_repeated,
                 pause,
             } => {
                 self.metrics.server_failed(server);
+                if *is_repeated {
+                    return Ok(());
+                }
                 let paused = if *stays_paused {
                     "; it stays paused"
                 } else {

@@ -55,7 +55,7 @@ pub(crate) struct State {
     pub(crate) leases: BTreeSet<String>,
     /// Number of restarts, and the model at each start.
     starts: u64,
-    model_at_start: String,
+    pub(crate) model_at_start: String,
     /// Connections of calls that are never answered.
     hanging: Vec<TcpStream>,
     /// Number of completion requests that have arrived.
@@ -71,6 +71,14 @@ pub(crate) struct State {
     pub(crate) preparing: u64,
     /// Workers' reason why they cannot load a version.
     pub(crate) why: Option<String>,
+    /// Digest of the chain that the workers download, if they know it.
+    pub(crate) chain: Option<String>,
+    /// Number of attempts to prepare a version that have begun.
+    pub(crate) attempts: u64,
+    /// Number of questions until the other replica is ready.
+    pub(crate) replica_preparing: u64,
+    /// Number of updates that the other replica refuses, after the first one has taken them.
+    pub(crate) replica_refuses: u64,
     pub(crate) process: Process,
 }
 
@@ -114,6 +122,8 @@ pub(crate) struct Process {
     pub(crate) workers: [Model; 2],
     /// The follower whose updates worker 0 accepts. Its lease lasts until a test removes it.
     pub(crate) owner: Option<String>,
+    /// What the other replica reports, if it differs from the first one.
+    pub(crate) replica: Option<Value>,
     /// Directory that SGLang has loaded, or that vLLM was started with.
     pub(crate) model: String,
     pub(crate) adapters: BTreeMap<String, String>,
@@ -140,6 +150,7 @@ impl Default for Process {
             knows: false,
             workers: [Model::Other, Model::Other],
             owner: None,
+            replica: None,
             model: String::new(),
             adapters: BTreeMap::new(),
         }
@@ -338,6 +349,8 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
                 | "/v1/models"
                 | "/is_paused"
                 | "deltachain_state"
+                | "deltachain_agrees"
+                | "deltachain_are_ready"
                 | "/v1/completions"
         ) {
             now.calls.push((name.clone(), body.clone()));
@@ -509,8 +522,37 @@ impl State {
             "deltachain_state" => return Ok(self.holds(&body["kwargs"])),
             "deltachain_is_ready" => {
                 self.preparing = self.preparing.saturating_sub(1);
-                let answer = |is_ready| json!({ "ready": is_ready, "why": self.why });
+                self.attempts += u64::from(text(&body["kwargs"], "begins") == "1");
+                let answer = |is_ready| {
+                    json!({
+                        "ready": is_ready, "why": self.why, "chain": self.chain,
+                        "from": "s3://models/other",
+                    })
+                };
                 return Ok(json!({ "results": [answer(true), answer(self.preparing == 0)] }));
+            }
+            // `v1/engine/core_client.py`, `call_utility_async`: only the reply of the first replica
+            // is returned, but an exception of any is raised.
+            "deltachain_agrees" => {
+                let told: Value = serde_json::from_str(&text(&body["kwargs"], "states")).unwrap();
+                let first = &told[0];
+                let model = json!([first["state"], first["version"], first["digest"]]);
+                if self
+                    .process
+                    .replica
+                    .as_ref()
+                    .is_some_and(|replica| *replica != model)
+                {
+                    return Err("replicas differ".to_owned());
+                }
+                return Ok(json!({ "results": [null, null] }));
+            }
+            "deltachain_are_ready" => {
+                self.replica_preparing = self.replica_preparing.saturating_sub(1);
+                if self.replica_preparing > 0 {
+                    return Err("a replica is not ready".to_owned());
+                }
+                return Ok(json!({ "results": [null, null] }));
             }
             "deltachain_end_update" => {
                 process.session = None;
@@ -551,8 +593,16 @@ impl State {
                 }
                 let version =
                     Model::Version(update["version"].as_u64().unwrap(), text(update, "digest"));
+                let before = worker_state(&process.workers[0]);
                 process.workers = [version.clone(), version];
                 process.session = Some(true);
+                process.replica = None;
+                if self.replica_refuses > 0 {
+                    self.replica_refuses -= 1;
+                    process.replica = Some(before);
+                    process.session = None;
+                    return Err("the other replica cannot take the version".to_owned());
+                }
             }
             // `v1/worker/gpu_worker.py`, `finish_weight_update`: RuntimeError without a session.
             "/finish_weight_update" if process.session.is_none() => {
@@ -646,15 +696,11 @@ impl State {
             *owner = (lease > 0.0).then_some(follower);
         }
         let result = |(rank, worker): (usize, &Model)| {
-            let (state, version, digest) = match worker {
-                Model::Other => ("other", None, None),
-                Model::Version(version, digest) => ("held", Some(version), Some(digest)),
-                Model::Torn => ("torn", None, None),
-            };
+            let told = worker_state(worker);
             let owner = if rank == 0 { other.as_ref() } else { None };
             let seconds = owner.map(|_| 47.5);
             json!({
-                "state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds,
+                "state": told[0], "version": told[1], "digest": told[2], "owner": owner, "owner_seconds": seconds,
                 "downloads": self.downloads, "paused": self.process.paused,
             })
         };
@@ -666,6 +712,15 @@ impl State {
             .map(result)
             .collect();
         json!({ "results": results })
+    }
+}
+
+/// The state, version and digest that a worker reports.
+fn worker_state(worker: &Model) -> Value {
+    match worker {
+        Model::Other => json!(["other", null, null]),
+        Model::Version(version, digest) => json!(["held", version, digest]),
+        Model::Torn => json!(["torn", null, null]),
     }
 }
 
