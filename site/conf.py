@@ -27,7 +27,7 @@ myst_heading_anchors = 6
 
 # The theme fetches nothing from other hosts, and uses fonts of the reader's system.
 html_theme = "furo"
-html_static_path = ["style.css"]
+html_static_path = ["style.css", "search-from-disk.js"]
 html_css_files = ["style.css"]
 html_copy_source = False
 html_show_sphinx = False

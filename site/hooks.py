@@ -1,9 +1,11 @@
 """Additions of the site to the pages: the contents, an anchor for each rule of the specification and links to these
-anchors, the references of Python, Rust and JavaScript, and the files that pages link to.
+anchors, the references of Python, Rust and JavaScript, the texts for excerpts of search results, and the files that
+pages link to.
 """
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 import os
@@ -68,6 +70,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_transform(NameRules)
     app.add_post_transform(LinkRules)
     app.add_post_transform(NamePages)
+    app.connect("html-page-context", keep_text)
     app.connect("build-finished", finish)
     return {"parallel_read_safe": False}
 
@@ -261,9 +264,33 @@ def above(node: nodes.Node) -> Iterator[nodes.Element]:
         yield node
 
 
+def keep_text(app: Sphinx, page: str, _template: str, _context: object, doctree: nodes.document | None) -> None:
+    """Keeps the text of a page, by sections, for `search-texts.js`."""
+    if page == "search":
+        app.add_js_file("search-from-disk.js")
+    if doctree is not None:
+        text = "".join(map(section_text, doctree.findall(nodes.section)))
+        app.env.search_texts = getattr(app.env, "search_texts", {}) | {page: text}
+
+
+def section_text(section: nodes.section) -> str:
+    """Returns the text of a section, without the sections in it, as Sphinx's search reads it from a page."""
+    others = (nodes.section, nodes.raw, nodes.comment, addnodes.toctree)
+    own = " ".join(node.astext() for node in section if not isinstance(node, others))
+    text = " ".join(own.split())
+    return f'<section id="{html.escape(section["ids"][0])}">{html.escape(text)} </section>'
+
+
+def write_texts(app: Sphinx) -> None:
+    """Writes the texts of all pages as a script, which browsers load from a disk, too."""
+    texts = {page: f'<div role="main">{text}</div>' for page, text in sorted(app.env.search_texts.items())}
+    (app.outdir / "search-texts.js").write_text(f"setSearchTexts({json.dumps(texts)});\n")
+
+
 def finish(app: Sphinx, error: Exception | None) -> None:
-    """Copies the files that pages link to, and the documentation of the crates."""
+    """Writes the texts for the search, and copies the files that pages link to and the documentation of the crates."""
     if error is None:
+        write_texts(app)
         if app.config.rustdoc:
             # Links of the previous build cannot be created again.
             shutil.rmtree(app.outdir / "rust", ignore_errors=True)
@@ -271,3 +298,10 @@ def finish(app: Sphinx, error: Exception | None) -> None:
         for file in app.env.linked_files:
             (app.outdir / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / file, app.outdir / file)
+            if file.suffix == ".html":
+                link_pages(app.outdir / file)
+
+
+def link_pages(copy: Path) -> None:
+    """Lets links of a copied HTML file to Markdown files lead to pages of the site."""
+    copy.write_text(re.sub(r'(<a [^>]*href="[^":]+)\.md(?=[#"])', r"\1.html", copy.read_text()))

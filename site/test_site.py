@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import unittest
 from pathlib import Path
 
-from check import flaws
-from hooks import rules
+from check import flaws, search_flaws
+from hooks import link_pages, rules
 
 
 class Check(unittest.TestCase):
@@ -46,3 +47,25 @@ class Check(unittest.TestCase):
                 (Path(folder) / text).parent.mkdir(exist_ok=True)
                 (Path(folder) / f"{text}.html").write_text("")
             assert len(flaws(Path(folder))) == len(rules())
+
+    def test_a_page_without_text_for_the_search(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            site = Path(folder)
+            (site / "searchindex.js").write_text('Search.setIndex({"docnames":["docs/a","docs/b","c"]})')
+            texts = {"docs/a": '<section id="a">Text</section>', "c": '<section id="c"> </section>'}
+            (site / "search-texts.js").write_text(f"setSearchTexts({json.dumps(texts)});\n")
+            (site / "search.html").write_text('<script src="_static/search-from-disk.js?v=1"></script>')
+            assert search_flaws(site) == [f"{page}.html: no text for the search" for page in ("docs/b", "c")]
+            (site / "search.html").write_text("")
+            assert search_flaws(site)[-1] == "search.html does not load search-from-disk.js"
+
+
+class Copies(unittest.TestCase):
+    def test_links_of_a_copied_file_lead_to_pages(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "copy.html"
+            copy.write_text('<a class="x" href="../docs/a.md#b">a.md</a> <a href="https://example.org/a.md"></a> c.md"')
+            link_pages(copy)
+            assert copy.read_text() == (
+                '<a class="x" href="../docs/a.html#b">a.md</a> <a href="https://example.org/a.md"></a> c.md"'
+            )

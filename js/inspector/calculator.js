@@ -1,9 +1,17 @@
-/** What a version costs: the arithmetic of docs/scaling.md, with the constants that it measured. */
+/**
+ * What a version costs: the arithmetic of docs/scaling.md, with the speeds that it measured, and with sizes of links from
+ * docs/comparison.md.
+ */
 import { byId, make } from './dom.js';
 import { percent, seconds, size, times } from './words.js';
 
-/** Size of a link to a BF16 model in which 1 % changed, as a share of the model. */
-const LINK_AT_ONE_PERCENT = 0.0041;
+/**
+ * Size of a link to a BF16 model, divided by the entropy of its changes if they were spread evenly: in the six rows of
+ * docs/comparison.md for steps 2 to 4 of a decoder, at learning rates 1e-6 and 1e-5. `typical` is their geometric mean.
+ */
+const TO_ENTROPY = { least: 0.62, typical: 0.81, most: 0.94 };
+/** Percentages of changed elements in these rows, by learning rate. */
+const CHANGED = '0.48 to 0.98 % of the elements change in a step at a learning rate of 1e-6, and 2.25 to 2.79 % at 1e-5';
 /** Bytes of the model per second and core, as in docs/scaling.md: with digests of base and result. */
 const DIFF = 1.65e9;
 const APPLY = 2.13e9;
@@ -18,8 +26,11 @@ const FAR_BITS = 3;
 /** Returns the sentences about the constants. */
 export function assumptions() {
   const speed = (bytes) => `${bytes / 1e9} GB/s`;
-  return `With the constants that docs/scaling.md measured: a link takes ${percent(LINK_AT_ONE_PERCENT)} of a BF16 model at 1 % changed `
-    + `(at other shares it follows the entropy of the changes); ${speed(DIFF)} per core to make it and ${speed(APPLY)} to apply it, `
+  const { link, linkRange: [least, most], model } = costOf({ parameters: 1e9, bytesEach: 2, share: 0.01, line: 1e9, hosts: 1 });
+  return `Sizes are fitted to a decoder of 135 million parameters in BF16, where ${CHANGED}; the optimizer's first step changes more. `
+    + `A link then takes ${percent(link / model)} of a model of which 1 % changes (${percent(least / model)} to ${percent(most / model)}): `
+    + 'it depends on where the weights change. Very small models take more, because header and index weigh more. '
+    + `Speeds are those of docs/scaling.md: ${speed(DIFF)} per core to make a link and ${speed(APPLY)} to apply it, `
     + `${CORES} cores and ${speed(MEMORY)} of memory per host, the whole model in each. Other formats than BF16 are estimates. `
     + 'Disks are left out: they are often slower than all of this.';
 }
@@ -36,19 +47,21 @@ function bitsPerElement(share) {
 }
 
 /**
- * Returns the bytes and seconds of a version.
+ * Returns the bytes and seconds of a version. `linkRange` has the sizes that the smallest and the largest of the
+ * measured links would have at this share.
  * @param {{ parameters: number, bytesEach: number, share: number, line: number, hosts: number }} scene parameters as a
  *   count, share from 0 to 1, line in bits per second of each host
  */
 export function costOf({ parameters, bytesEach, share, line, hosts }) {
   const model = parameters * bytesEach;
-  // The measurement is of BF16, 16 bits. The bits of changes depend on how many elements change, not on how wide they are.
-  const measuredToEntropy = (LINK_AT_ONE_PERCENT * 16) / bitsPerElement(0.01);
-  const link = Math.min(model, (parameters * bitsPerElement(share) * measuredToEntropy) / 8);
+  // The bits of changes depend on how many elements change, not on how wide these are.
+  const even = (parameters * bitsPerElement(share)) / 8;
+  const linkOf = (toEntropy) => Math.min(model, toEntropy * even);
+  const link = linkOf(TO_ENTROPY.typical);
   const bytesPerSecond = line / 8;
   const work = (speed) => Math.max(model / (CORES * speed), (TRAFFIC * model) / MEMORY);
   return {
-    model, link,
+    model, link, linkRange: [linkOf(TO_ENTROPY.least), linkOf(TO_ENTROPY.most)],
     diff: work(DIFF), apply: work(APPLY),
     sendModel: model / bytesPerSecond, sendLink: link / bytesPerSecond,
     allModels: model * hosts, allLinks: link * hosts,
@@ -74,6 +87,7 @@ function show() {
   ];
   byId('c-result').replaceChildren(
     make('p', { class: 'headline', text: `${size(cost.link)} instead of ${size(cost.model)}: ${less}.` }),
+    make('p', { class: 'note', text: `${cost.linkRange.map(size).join(' to ')} by the spread of measured links.` }),
     make('table', { class: 'compare' },
       make('thead', {}, make('tr', {}, ...['', 'Link', 'Full copy'].map((text) => make('th', { scope: 'col', text })))),
       make('tbody', {}, ...rows.map(([head, link, full]) =>

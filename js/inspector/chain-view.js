@@ -4,6 +4,7 @@ import { ChainData } from './chain-data.js';
 import { arcs, columns } from './charts.js';
 import { showLink } from './link-view.js';
 import { showTrust, showsSigners, signersCell, startTrust, trusted, trustedKeys } from './trust.js';
+import { chainVerdict } from './verdict.js';
 import { counted, grouped, percent, size } from './words.js';
 
 /** @typedef {import('./chain-data.js').Version} Version */
@@ -32,15 +33,18 @@ let plans = 0;
 let remember = (_) => {};
 /** True if the chain is local: then small bases may be built at once. */
 let local = false;
+/** Tells whether the page can open a link of the chain: one written by `inspect --html` may have none. */
+let hasLink = (_digest) => true;
 
 /**
  * Opens a chain and shows it.
  * @param {string} name
  * @param {import('../src/store.js').Store} store
- * @param {{ remote: boolean, intro?: boolean, wish?: Record<string, string> }} options `intro`: with the introduction to the
- *   excerpt; `wish`: what the page's address asks for
+ * @param {{ remote: boolean, intro?: boolean, wish?: Record<string, string>, hasLink?: (digest: string) => boolean }} options
+ *   `intro`: with the introduction to the excerpt; `wish`: what the page's address asks for; `hasLink`: false for links
+ *   that cannot be opened, by default none
  */
-export async function showChain(name, store, { remote, intro = false, wish = {} }) {
+export async function showChain(name, store, { remote, intro = false, wish = {}, hasLink: openable = () => true }) {
   const mine = ++opened;
   byId('chain').hidden = true;
   say(`Reading ${name} …`);
@@ -56,6 +60,7 @@ export async function showChain(name, store, { remote, intro = false, wish = {} 
     shares = new Map();
     selectedVersion = -1;
     local = !remote;
+    hasLink = openable;
     byId('chain-name').textContent = name;
     byId('intro').hidden = !intro;
     byId('unlisted').hidden = store.list !== undefined;
@@ -81,8 +86,22 @@ async function updateSigners(data) {
   }
 }
 
+/** True if the page can open all links of a route. @param {Route} route */
+const isOpenable = (route) => route.files.every(({ digest }) => hasLink(digest));
+
+/** True if the page can open each link of the versions on show. */
+const hasAllLinks = () => current.known.every(({ routes }) => routes.every(isOpenable));
+
+/** True if the version's main route can be opened. @param {Version} version */
+function hasMainLink(version) {
+  const route = current.mainRoute(version);
+  return route !== null && isOpenable(route);
+}
+
 function showAll() {
   showFacts();
+  showChainVerdict();
+  byId('unlinked').hidden = hasAllLinks();
   byId('earlier').hidden = first === 0;
   showVersions();
   showSignatures();
@@ -100,6 +119,16 @@ function showFacts() {
     ['Shown', `${counted(known.length, 'version')}, ${size(bytesOf(known))}`],
     ['Digest of chain.json', copyable(chainDigest, 'the digest of chain.json')],
   ].flatMap(([term, fact]) => [make('dt', { text: term }), make('dd', {}, fact)]));
+}
+
+function showChainVerdict() {
+  const versions = current.known.map((version) => {
+    const route = current.mainRoute(version);
+    return { version: version.version, from: route?.from ?? null, bytes: route === null ? null : Number(route.bytes) };
+  });
+  const { headline, notes } = chainVerdict(versions);
+  byId('chain-verdict').replaceChildren(make('p', { class: 'headline', text: headline }),
+    ...notes.map((text) => make('p', { text })));
 }
 
 /** Bytes of the main routes of versions. @param {Version[]} versions */
@@ -121,29 +150,36 @@ function showSignatures() {
 
 function showVersions() {
   const signers = showsSigners(current);
+  // Links say how much changed; without any there is no such column.
+  const countable = steps().length === 0 || steps().some(hasMainLink);
   const rows = current.known.reverse().map((version) => {
     const share = shares.get(version.version);
     return [
       String(version.version),
       routesCell(version),
-      share === undefined ? '' : percent(share.lanes === 0 ? 0 : share.coded / share.lanes),
+      ...(countable ? [share === undefined ? '' : percent(share.lanes === 0 ? 0 : share.coded / share.lanes)] : []),
       notesText(version),
       copyable(version.commit.state.slice(0, 12), 'the beginning of the state digest'),
       ...(signers ? [signersCell(current, version)] : []),
     ];
   });
+  const routes = current.known.some((version) => version.routes.some(isOpenable)) ? 'Routes: press one to open its link' : 'Routes';
   byId('versions').replaceChildren(table(
-    ['Version', 'Routes: press one to open its link', 'Changed', 'Notes', 'State', ...(signers ? ['Signatures'] : [])], rows, 'Versions'));
+    ['Version', routes, ...(countable ? ['Changed'] : []), 'Notes', 'State', ...(signers ? ['Signatures'] : [])], rows, 'Versions'));
 }
 
-/** Makes a button for each file of each route. @param {Version} version */
+/** Makes a button for each file of each route that can be opened, and a text for each other one. @param {Version} version */
 function routesCell({ version, routes }) {
   if (routes.length === 0) return make('span', { class: 'note', text: 'none: this version has been pruned' });
   return make('span', {}, ...routes.map((route) => make('span', { class: 'routes' },
-    ...route.files.map((file, shard) => make('button', {
-      type: 'button', class: 'link', text: fileText(route, file, shard),
-      onclick: () => openRoute(version, route, shard, { scroll: true }),
-    })))));
+    ...route.files.map((file, shard) => fileCell(version, route, shard, fileText(route, file, shard))))));
+}
+
+/** @param {number} version @param {Route} route @param {number} shard @param {string} text */
+function fileCell(version, route, shard, text) {
+  if (!hasLink(route.files[shard].digest)) return make('span', { text });
+  const onclick = () => openRoute(version, route, shard, { scroll: true });
+  return make('button', { type: 'button', class: 'link', text, onclick });
 }
 
 /** @param {Route} route @param {{ size: number }} file @param {number} shard */
@@ -169,15 +205,17 @@ function showCharts() {
 /** Versions whose main route is no snapshot. */
 const steps = () => current.known.filter((version) => (current.mainRoute(version)?.from ?? null) !== null);
 
-/** Makes a column of a version, which opens its link. @param {number} version @param {number} value @param {string} shown */
-function columnOf(version, value, shown) {
-  return { label: String(version), value, shown, mark: version === selectedVersion, press: () => openVersion(version, { scroll: true }) };
+/** Makes a column of a version, which opens its link if the page has it. @param {Version} record @param {number} value @param {string} shown */
+function columnOf(record, value, shown) {
+  const { version } = record;
+  const press = hasMainLink(record) ? () => openVersion(version, { scroll: true }) : undefined;
+  return { label: String(version), value, shown, mark: version === selectedVersion, press };
 }
 
 function bytesChart() {
   const items = steps().map((version) => {
     const { bytes } = current.mainRoute(version);
-    return columnOf(version.version, Number(bytes), size(bytes));
+    return columnOf(version, Number(bytes), size(bytes));
   });
   // A snapshot would make all other columns invisible.
   const snapshots = current.known.filter((version) => current.mainRoute(version)?.from === null)
@@ -189,8 +227,12 @@ function bytesChart() {
 
 function changesChart() {
   const box = make('section', {}, make('h4', { text: 'Changed share of each step' }));
-  const items = steps().filter(({ version }) => shares.has(version)).map(({ version }) => {
-    const { coded, lanes } = shares.get(version);
+  if (!steps().some(hasMainLink)) {
+    box.append(make('p', { class: 'note', text: 'How much changed is in the links, which this page does not have.' }));
+    return box;
+  }
+  const items = steps().filter(({ version }) => shares.has(version)).map((version) => {
+    const { coded, lanes } = shares.get(version.version);
     const share = coded / Math.max(1, lanes);
     return columnOf(version, share, percent(share));
   });
@@ -206,7 +248,7 @@ function changesChart() {
   return box;
 }
 
-const uncounted = () => steps().filter(({ version }) => !shares.has(version));
+const uncounted = () => steps().filter((version) => hasMainLink(version) && !shares.has(version.version));
 
 /** @param {number} mine value of `opened` for this chain */
 async function countWithoutAsking(mine) {
@@ -245,6 +287,8 @@ async function openVersion(version, wish) {
     say(`No route leads to version ${version}.`, true);
     return;
   }
+  // A page without links says so above the versions.
+  if (!isOpenable(route)) return;
   const shard = Number(wish.shard ?? 0);
   await openRoute(version, route, route.files[shard] === undefined ? 0 : shard, wish);
 }
@@ -279,7 +323,7 @@ function linkName(version, route, shard) {
  * @returns {import('./link-view.js').BaseBuilder | null}
  */
 function baseBuilder(data, { from }, shard) {
-  if (from === null) return null;
+  if (from === null || !hasAllLinks()) return null;
   const atOnce = local;
   return {
     isSmall: async () => atOnce && (await data.bytesToBuild(from, shard, BUILD_UNASKED)) <= BUILD_UNASKED,

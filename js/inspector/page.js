@@ -4,6 +4,7 @@ import { startCalculator } from './calculator.js';
 import { closeChain, showChain, startChainView } from './chain-view.js';
 import { byId, refusal, say } from './dom.js';
 import { entriesOf, chainIn } from './dropped.js';
+import { embeddedIn, linksIn } from './embedded.js';
 import { closeLink, setBaseFiles, showLink, startLinkView } from './link-view.js';
 import { extractKeys } from './trust.js';
 
@@ -91,48 +92,36 @@ async function openLinkFile(file, baseFiles) {
   await showLink(file.name, async () => blobSource(file), { baseFiles, wish: tensor === undefined ? {} : { tensor } });
 }
 
-/** Number of characters of base64 that are decoded at one time: whole groups of four. */
-const STRETCH = 2 ** 22;
+/** What the page has inside; null if it has nothing. */
+const embedded = embeddedIn(document.querySelectorAll('script.data'));
 
-/** @param {string} text base64, without spaces */
-function unbase64(text) {
-  const padding = text.endsWith('==') ? 2 : text.endsWith('=') ? 1 : 0;
-  const bytes = new Uint8Array((text.length / 4) * 3 - padding);
-  let length = 0;
-  for (let i = 0; i < text.length; i += STRETCH) {
-    const part = atob(text.slice(i, i + STRETCH));
-    for (let k = 0; k < part.length; k++) bytes[length++] = part.charCodeAt(k);
-  }
-  return bytes;
-}
-
-/** Files in the page itself, once they have been decoded. @type {[string, File][] | null} */
-let embeddedFiles = null;
-
-/** Returns the files in the page itself. Drops their text once it is decoded, because it can be long. */
-function embedded() {
-  embeddedFiles ??= [...document.querySelectorAll('script.data')].map((element) => {
-    const bytes = unbase64(element.textContent);
-    element.textContent = '';
-    return /** @type {[string, File]} */ ([element.dataset.name, new File([bytes], element.dataset.name)]);
-  });
-  return embeddedFiles;
-}
-
-/** Opens the files in the page itself: a link that `inspect --html` put there, or the excerpt of a chain. */
+/** Opens what the page has inside: a link or a chain that `inspect --html` put there, or the excerpt of a chain. */
 async function openEmbedded(wish) {
-  const files = embedded();
-  if (files.length === 0) return;
-  const chain = chainIn(files);
+  if (embedded === null) return;
+  const { name, link, chain, isExcerpt } = embedded;
   if (chain === null) {
-    const [name, file] = files[0];
     closeChain();
-    await showLink(name, async () => blobSource(file), { wish });
+    await showLink(name, async () => blobSource(link), { wish });
   } else {
-    const name = 'An excerpt of a real chain: policy gradient on a small encoder (BERT)';
     closeLink();
-    await showChain(name, filesStore(chain.files), { remote: false, intro: true, wish });
+    await showChain(name, filesStore(chain), { remote: false, intro: isExcerpt, wish, hasLink: linksIn(chain) });
   }
+}
+
+/**
+ * Arranges the page for its purpose. A page that shows a result has the forms at its end, closed; the page that opens
+ * files begins with its form.
+ */
+function arrange() {
+  if (embedded !== null && !embedded.isExcerpt) {
+    document.title = `${embedded.name} - deltachain inspector`;
+    byId('lead').hidden = true;
+    // Such a page is sent to others, without the pages of the repository.
+    for (const link of document.querySelectorAll('a.repository')) link.replaceWith(link.textContent);
+    return;
+  }
+  byId('main').prepend(byId('open'));
+  for (const id of ['open', 'calculator']) byId(id).open = true;
 }
 
 /** Opens what the address names, or else what the page holds. */
@@ -153,6 +142,7 @@ function listenToFileInput(id, path) {
 }
 
 const trouble = (error) => say(refusal(error), true);
+arrange();
 startCalculator();
 startLinkView(remember);
 startChainView(remember);

@@ -55,8 +55,9 @@ function tensorParts(changes, row) {
 function mapSection({ grid, changed }, row) {
   const box = make('section', {}, make('h4', { text: 'Where it changes' }));
   if (grid === null) {
-    box.append(make('p', { class: 'note', text: 'Positions in this link are numbered within groups of small, middle and large base values. '
-      + 'Choose the base to see the map.' }));
+    box.append(make('p', { class: 'note', text: 'The map needs the base, the checkpoint before this step: the link numbers its positions '
+      + 'within groups of small, middle and large values of the base.' }),
+    make('button', { type: 'button', class: 'small', text: 'Choose the base', onclick: () => byId('base-files').click() }));
     return box;
   }
   if (changed === 0) {

@@ -1,6 +1,6 @@
-/** What a link is, in plain words, and why it is as large as it is: from the result of `inspect` alone. */
+/** What a link or a chain is, in plain words, and why it is as large as it is: from the result of `inspect`, or from routes. */
 import { laneWord } from './rows.js';
-import { counted, percent, shapeText, size, times } from './words.js';
+import { counted, grouped, percent, shapeText, size, times } from './words.js';
 
 /** Share of changed elements from which a link is called dense. */
 const DENSE = 0.2;
@@ -39,6 +39,33 @@ export function verdict(found) {
       + 'stage or learning rate is one that moves most weights.');
   }
   return { headline: `Dense: ${percent(share)} of the ${laneWord(written)} are coded. ${plain}.`, notes };
+}
+
+/**
+ * Returns the headline about a chain, and notes on it.
+ * @param {{ version: number, from: number | null, bytes: number | null }[]} versions ascending, each with the route that
+ *   stands for it; `bytes` is null if there is none, `from` is null for a snapshot
+ * @returns {{ headline: string, notes: string[] }}
+ */
+export function chainVerdict(versions) {
+  const newest = versions[versions.length - 1];
+  const steps = versions.filter(({ from }) => from !== null).map(({ bytes }) => bytes).sort((a, b) => a - b);
+  const snapshots = versions.filter(({ from, bytes }) => from === null && bytes !== null);
+  const notes = [];
+  if (steps.length > 1) {
+    const median = steps[Math.floor(steps.length / 2)];
+    notes.push(`${grouped(steps.length)} steps on show take ${size(steps[0])} to ${size(steps[steps.length - 1])}, half of them at most ${size(median)}.`);
+  }
+  if (snapshots.length > 0) {
+    const { version, bytes } = snapshots[snapshots.length - 1];
+    notes.push(`A whole model, the snapshot of version ${version}, takes ${size(bytes)}.`);
+  }
+  return { headline: `The newest version is ${newest.version}: ${routeText(newest)}.`, notes };
+}
+
+function routeText({ from, bytes }) {
+  if (bytes === null) return 'no route leads to it';
+  return from === null ? `a snapshot of ${size(bytes)}` : `${size(bytes)} to get there from version ${from}`;
 }
 
 /** Bytes of the tensors, uncompressed. */

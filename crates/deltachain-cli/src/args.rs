@@ -11,7 +11,7 @@ use deltachain::{Error, Profile, without_secrets};
 
 use crate::chain_args::{
     ChainArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs, PruneArgs,
-    PublishArgs, PullArgs, ShowArgs, StatusArgs,
+    PublishArgs, PullArgs, ShowArgs, StatusArgs, StoreArgs,
 };
 use crate::failure;
 use crate::key_args::{KeyCommand, SignVersionArgs};
@@ -151,7 +151,7 @@ pub(crate) struct ApplyArgs {
     pub(crate) limits: LimitArgs,
 }
 
-/// Show what a link holds
+/// Show what a link holds, or write a page about a link or a chain
 ///
 /// The bytes of a segment are divided among its tensors by their coded lanes. A lane is an element,
 /// or a byte of a packed type. A sparse coding holds lanes that change; a dense one holds every
@@ -161,19 +161,23 @@ pub(crate) struct ApplyArgs {
 Examples:
   deltachain inspect 1.dcf
   deltachain inspect 1.dcf --html 1.html    one page that contains the link, to view and to send
+  deltachain inspect s3://models/run7 --html run7.html    a page about a chain: its documents
   deltachain inspect 1.dcf --json | jq '.tensors[] | select(.operation == \"set\") | .name'")]
 pub(crate) struct InspectArgs {
-    /// The link
-    pub(crate) link: PathBuf,
-    /// Write a page for browsers that contains the link, instead of a table
+    /// The link; with --html also a chain, a directory or URL
+    #[arg(value_name = "LINK|CHAIN")]
+    pub(crate) path: PathBuf,
+    /// Write a page for browsers with the link or the chain's documents, instead of a table
     ///
-    /// The link has at most 256 MiB. The page needs no network, and can verify and apply the link
-    /// if given its base.
+    /// They have at most 256 MiB together. The page needs no network. It can verify and apply a
+    /// link if given its base, and shows the links of a chain if given its folder or address.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// Replace the file of --html
     #[arg(long, requires = "html")]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }

@@ -65,7 +65,7 @@ mod there;
 
 pub use access::credentials::{CredentialSource, Credentials};
 pub use access::doctor::{Finding, doctor};
-pub use access::documents::{chain_digest, init};
+pub use access::documents::{chain_digest, init, read_documents};
 pub use access::options::StoreOptions;
 #[cfg(feature = "raw")]
 pub use access::raw::RawObjects;

@@ -281,12 +281,90 @@ test('a page that inspect --html wrote, and its address', { skip }, async (t) =>
   assert.deepEqual([...problems, ...more], []);
 });
 
-test('a page with a link inside goes back to it, without the chain that was opened meanwhile', { skip }, async (t) => {
+/** An element with a file, as `inspect --html` writes it. */
+const dataElement = (name, bytes, more = '') =>
+  `<script type="text/plain" class="data" data-name="${name}"${more}>${bytes.toString('base64')}</script>\n`;
+
+/** Writes a page with these elements inside, and returns its address. @param {import('node:test').TestContext} t @param {string} elements */
+function pageWith(t, elements) {
   const html = join(scratch(t), 'for you.html');
-  const data = `<script type="text/plain" class="data" data-name="step 1.dcf">${readFileSync(linkOf(t)).toString('base64')}</script>`;
-  writeFileSync(html, readFileSync(file('js/inspector/index.html'), 'utf8').replace(/(<!--data-->).*(<!--\/data-->)/s, `$1\n${data}\n$2`));
+  const [before, rest] = readFileSync(file('js/inspector/index.html'), 'utf8').split('<!--data-->');
+  writeFileSync(html, `${before}<!--data-->\n${elements}<!--/data-->${rest.split('<!--/data-->')[1]}`);
+  return pathToFileURL(html).href;
+}
+
+/** Returns the vertical order of elements, topmost first. */
+const inOrder = async (page, ids) => {
+  const tops = await Promise.all(ids.map(async (id) => ({ id, top: (await page.locator(`#${id}`).boundingBox()).y })));
+  return tops.sort((a, b) => a.top - b.top).map(({ id }) => id);
+};
+
+test('a page that shows a result begins with it; the page that opens files begins with its form', { skip }, async (t) => {
   const { page, problems } = await openPage(t);
-  await page.goto(pathToFileURL(html).href);
+  await page.goto(pageWith(t, dataElement('step 1.dcf', readFileSync(linkOf(t)))));
+  await linkNamed(page, 'step 1.dcf');
+  const order = ['verdict', 'tiles', 'tensor', 'rows', 'actions', 'facts', 'open', 'calculator'];
+  assert.deepEqual(await inOrder(page, [...order].sort()), order);
+  assert.equal(await page.locator('#address').isVisible(), false);
+  assert.equal(await page.locator('#c-result').isVisible(), false);
+  const { y, height } = await page.locator('#tiles').boundingBox();
+  assert.ok(y + height < 450, `the result ends at ${y + height}`);
+  assert.equal(await page.title(), 'step 1.dcf - deltachain inspector');
+  // It is sent without the pages of the repository.
+  assert.equal(await page.locator('a.repository').count(), 0);
+  await picture(page, 'result-1280');
+  await page.click('#open summary');
+  assert.equal(await page.locator('#address').isVisible(), true);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  assert.deepEqual(await inOrder(page, ['calculator', 'chain', 'link', 'open']), ['open', 'chain', 'link', 'calculator']);
+  assert.equal(await page.locator('#address').isVisible(), true);
+  assert.deepEqual(problems, []);
+});
+
+test('a page with the documents of a chain inside, but without its links', { skip }, async (t) => {
+  const chain = file('js/inspector/excerpt');
+  const commit = (version) => `commits/${String(version).padStart(20, '0')}.json`;
+  const names = [commit(0), commit(1), commit(2), commit(3)];
+  const elements = [dataElement('chain.json', readFileSync(join(chain, 'chain.json')), ' data-chain="run &quot;7&quot;"'),
+    ...names.map((name) => dataElement(name, readFileSync(join(chain, name))))];
+  const { page, problems } = await openPage(t);
+  const address = pageWith(t, elements.join(''));
+  await page.goto(address);
+  await page.locator('#chain-name', { hasText: 'run "7"' }).waitFor();
+  assert.match(await page.locator('#chain-verdict').innerText(), /^The newest version is 3: 2\.38 kB to get there from version 2\./);
+  assert.deepEqual(await inOrder(page, ['chain-charts', 'chain-verdict', 'open', 'versions']), ['chain-verdict', 'chain-charts', 'versions', 'open']);
+  assert.match(await page.locator('#unlinked').innerText(), /not its links/);
+  assert.equal(await page.locator('#intro').isVisible(), false);
+  // Nothing offers to open what is not there.
+  assert.equal(await page.locator('#versions tbody tr').count(), 4);
+  assert.equal(await page.locator('#versions button.link').count(), 0);
+  assert.equal(await page.locator('#versions thead th').count(), 4);
+  assert.equal(await page.locator('#chain-charts .column').count(), 3);
+  assert.equal(await page.locator('#chain-charts .column.press').count(), 0);
+  assert.match(await page.locator('#chain-charts').innerText(), /How much changed is in the links/);
+  assert.equal(await page.locator('#link').isHidden(), true);
+  assert.equal(await page.locator('#status').innerText(), '');
+  assert.equal(await page.locator('#plan .route.chosen').count(), 4);
+  await page.selectOption('#document', commit(2));
+  assert.equal(await page.locator('#document-text code').textContent(), readFileSync(join(chain, commit(2)), 'utf8'));
+  await picture(page, 'documents-1280');
+  // The address of a version that another page wrote.
+  await page.goto(`${address}#version=2`);
+  await page.locator('#chain-name', { hasText: 'run "7"' }).waitFor();
+  assert.equal(await page.locator('#status').innerText(), '');
+  // With the folder of the chain all of it can be opened.
+  await page.setInputFiles('#folder', chain);
+  await linkNamed(page, 'version 2 to version 3');
+  assert.equal(await page.locator('#unlinked').isHidden(), true);
+  await page.locator('#base-says', { hasText: 'built from the chain' }).waitFor();
+  assert.deepEqual(problems, []);
+});
+
+test('a page with a link inside goes back to it, without the chain that was opened meanwhile', { skip }, async (t) => {
+  const address = pageWith(t, dataElement('step 1.dcf', readFileSync(linkOf(t))));
+  const { page, problems } = await openPage(t);
+  await page.goto(address);
   await linkNamed(page, 'step 1.dcf');
   await page.setInputFiles('#folder', file('js/inspector/excerpt'));
   await linkNamed(page, 'version 2 to version 3');

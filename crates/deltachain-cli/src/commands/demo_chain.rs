@@ -26,6 +26,11 @@ use crate::watcher::Watcher;
 /// The files of each version.
 const FILES: [&str; 2] = ["model.safetensors", "config.json"];
 
+const LEGEND: &str = "\
+links stored: \"from 2\" is applied to version 2. Version 3 has a second link, \"from 0\": a shorter
+path for followers that are far behind. published in: until the version is committed. downloaded:
+with config.json. built in: until the follower's files are verified and on disk.";
+
 /// Publishes these checkpoints, whose files exist already, and follows the chain. Returns the
 /// report as text and as JSON.
 pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result<(String, Value)> {
@@ -129,6 +134,7 @@ fn as_text(versions: &[DemoVersion], late: &SwitchReport) -> String {
     let good = AnsiColor::Green.on_default();
     format!(
         "{title}A chain in a directory{title:#}, with a publisher and two followers\n\n{}\n\n\
+         {LEGEND}\n\n\
          {good}exact{good:#}    follower 2 joined after version {}: {} bytes through {} files; \
          replaying all versions takes {} bytes\n\
          {good}exact{good:#}    config.json came with each version, as an asset",

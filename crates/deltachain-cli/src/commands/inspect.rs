@@ -1,9 +1,10 @@
 //! `inspect`: shows what a link holds, tensor by tensor.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use deltachain::Result;
 use deltachain::format::{HEADER_BYTES, Start, TensorEntry, VERSION};
+use deltachain::{Error, Result};
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,7 +21,15 @@ use crate::table::layout;
 const SHOWN_CHARACTERS: usize = 160;
 
 pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
-    let link = OpenedLink::open(&args.link, &args.limits.limits())?;
+    if is_chain(&args.path) {
+        return match &args.html {
+            Some(page) => inspect_html::write_chain(args, page, output),
+            None => Err(Error::usage("this is a chain, not a link")
+                .with_advice("use log or show; or --html FILE for a page")
+                .in_file(&args.path)),
+        };
+    }
+    let link = OpenedLink::open(&args.path, &args.limits.limits())?;
     let in_file = |error: deltachain::Error| error.in_file(&link.path);
     // The check comes before the work of reading all segments.
     args.html
@@ -32,6 +41,11 @@ pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
         return inspect_html::write(&link, page, args.force, output);
     }
     output.result(|| as_text(&link, &rows), || as_json(&link, &rows))
+}
+
+/// True if this is the directory or URL of a chain, and not a link.
+fn is_chain(path: &Path) -> bool {
+    path.is_dir() || path.to_str().is_some_and(|text| text.contains("://"))
 }
 
 /// The effect of the link on a tensor.

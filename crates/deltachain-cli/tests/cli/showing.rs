@@ -1,5 +1,6 @@
 //! The tool's output: figures of `inspect`, digests, checks, the demo, help.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
 use base64ct::{Base64, Encoding as _};
@@ -105,6 +106,51 @@ fn inspect_writes_a_page_with_the_link_inside() {
         "CORRUPT",
         Some("R-SEG-01"),
     );
+    assert!(!folder.at("other.html").exists());
+}
+
+#[test]
+fn inspect_writes_a_page_with_the_documents_of_a_chain() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    for number in 0..2 {
+        folder.run(&["publish", "chain", &step(number)]).good();
+    }
+    let inspect = ["inspect", "chain", "--html", "page.html"];
+    let said = folder.json(&inspect);
+    let page = String::from_utf8(folder.read("page.html")).unwrap();
+    assert_eq!(said["bytes"], page.len());
+    assert_eq!(said["chain"], "chain");
+    let mut found = BTreeMap::new();
+    for element in page
+        .split("<script type=\"text/plain\" class=\"data\" data-name=\"")
+        .skip(1)
+    {
+        let (name, rest) = element.split_once('"').unwrap();
+        let (more, rest) = rest.split_once('>').unwrap();
+        let is_named = more == " data-chain=\"chain\"";
+        assert_eq!(is_named, name == "chain.json", "{more}");
+        let (inside, _) = rest.split_once("</script>").unwrap();
+        found.insert(name.to_owned(), Base64::decode_vec(inside).unwrap());
+    }
+    // There are no routes documents and no notes in this chain.
+    let names = [
+        "chain.json",
+        "commits/00000000000000000000.json",
+        "commits/00000000000000000001.json",
+    ];
+    let expected: BTreeMap<_, _> = names
+        .map(|name| (name.to_owned(), folder.read(&format!("chain/{name}"))))
+        .into();
+    assert_eq!(found, expected);
+    folder.refused(&inspect, "USAGE", None);
+    folder.json(&[&inspect[..], &["--force"]].concat());
+    // Without a page, other commands show a chain.
+    let refused = folder.refused(&["inspect", "chain"], "USAGE", None);
+    assert!(refused.to_string().contains("use log or show"), "{refused}");
+    std::fs::create_dir(folder.at("empty")).unwrap();
+    let empty = ["inspect", "empty", "--html", "other.html"];
+    folder.refused(&empty, "CHAIN", Some("R-CHN-01"));
     assert!(!folder.at("other.html").exists());
 }
 

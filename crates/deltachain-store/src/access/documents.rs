@@ -267,6 +267,31 @@ pub(crate) fn whole(store: &Store, known: &mut Documents, limits: &Limits) -> Re
     stretch(store, |_| 0..=u64::MAX, known, limits)
 }
 
+/// Reads all documents of a chain: `chain.json`, commits, routes documents and notes, by the names
+/// of their objects (SPEC section 17). They are not checked.
+///
+/// # Errors
+/// R-CHN-01 (`CHAIN`) if there is no chain; IO.
+pub fn read_documents(store: &Store) -> Result<BTreeMap<String, Vec<u8>>> {
+    // Without a chain document, there is no chain.
+    chain_digest(store)?;
+    let mut documents = Documents::new();
+    let window = whole(store, &mut documents, &Limits::default())?;
+    let notes: Vec<ObjectName> = window
+        .objects
+        .iter()
+        .map(|object| object.name)
+        .filter(|name| matches!(name, ObjectName::Signature { .. }))
+        .collect();
+    // A note that is gone by now was pruned.
+    let notes = store.get_all(&notes)?.into_iter();
+    documents.extend(notes.filter_map(|(name, content)| Some((name, content?))));
+    let named = documents
+        .into_iter()
+        .map(|(name, content)| (name.to_string(), content));
+    Ok(named.collect())
+}
+
 /// One version, or the head, with what was read for it.
 ///
 /// # Errors
