@@ -523,6 +523,7 @@ def mirror(
     destination: Chain,
     *,
     trust: Trusts | None = None,
+    up_to: tuple[int, str] | None = None,
     verify: bool = False,
     restore: bool = False,
     scratch: _Path | None = None,
@@ -537,6 +538,10 @@ def mirror(
         source: the chain.
         destination: the place of the copy; a directory is made, but not its parent.
         trust: copy versions up to the newest one that these keys have signed, as for `Subscriber`.
+        up_to: promote a version, given its number and the digest of its commit (`log`): copy the
+            versions up to it, and none above. The destination is never set back. If the version
+            cannot be reached there, because files are missing in the source, that is an error and
+            nothing changes for readers.
         verify: also read the objects of the destination, and replace damaged ones.
         restore: repair the destination, which may be ahead, from the source, a copy of it: files by
             the destination's own routes, and documents up to the newest common version. Nothing is
@@ -552,15 +557,19 @@ def mirror(
 
     Raises:
         ChainError: if there is no chain, or the destination has another one, versions that the
-            source does not have, or another commit of a version.
+            source does not have, or another commit of a version; if the version of up_to= cannot be
+            promoted.
         UsageError: if the parent of the destination does not exist.
     """
     function("progress", progress)
-    if restore and trust is not None:
-        raise UsageError("USAGE: give restore= or trust=, not both")
+    if restore and (trust is not None or up_to is not None):
+        raise UsageError("USAGE: restore= excludes trust= and up_to=")
+    if up_to is not None:
+        whole("up_to", up_to[0], 0, MOST_VERSION)
     store, target = open_store(source), store_of(destination)
     settings = {
         "trust": trusted(trust),
+        "up_to": up_to,
         "verify": verify,
         "restore": restore,
         "scratch": maybe_absolute(scratch),

@@ -9,8 +9,8 @@ use std::time::SystemTime;
 use deltachain::{Error, Result};
 use deltachain_store::{
     CompactOptions, CredentialSource, Credentials, DirectoryReport, FsckOptions, FsckReport, Keep,
-    Mirror, MirrorOptions, Scratch, Stop, Store as ChainStore, StoreOptions, check_directory,
-    followed_directory, plan_prune,
+    Mirror, MirrorOptions, PromotedVersion, Scratch, Stop, Store as ChainStore, StoreOptions,
+    check_directory, followed_directory, plan_prune,
 };
 use pyo3::prelude::*;
 use pythonize::pythonize;
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::errors::raised;
 use crate::gate;
-use crate::operations::ProfileName;
+use crate::operations::{ProfileName, digest_of};
 use crate::settings::Named;
 use crate::signing::{TrustedKeys, trust as trusted};
 use crate::work::{How, OfProcess, Threads, Watch, run, seconds};
@@ -112,9 +112,20 @@ struct PruneSettings {
 #[pyo3(from_item_all)]
 struct MirrorSettings {
     trust: Option<TrustedKeys>,
+    /// The number and the commit of the version to promote.
+    up_to: Option<(u64, String)>,
     verify: bool,
     restore: bool,
     scratch: Option<PathBuf>,
+}
+
+/// Returns the version to promote, from its number and the digest of its commit.
+fn promoted(py: Python<'_>, up_to: Option<(u64, String)>) -> PyResult<Option<PromotedVersion>> {
+    let Some((version, commit)) = up_to else {
+        return Ok(None);
+    };
+    let commit = digest_of(py, Some(&commit))?;
+    Ok(commit.map(|commit| PromotedVersion { version, commit }))
 }
 
 /// The settings of `compact`.
@@ -289,6 +300,7 @@ impl Store {
     ) -> PyResult<Bound<'py, PyAny>> {
         let MirrorSettings {
             trust,
+            up_to,
             verify,
             restore,
             scratch,
@@ -296,6 +308,7 @@ impl Store {
         let destination = destination.get(py)?;
         let options = MirrorOptions::default()
             .trust(trusted(py, trust)?)
+            .up_to(promoted(py, up_to)?)
             .verify(verify)
             .restore(restore);
         let how = How {

@@ -572,6 +572,7 @@ Examples:
   deltachain mirror s3://models/run7 /mnt/copies/run7                    once, or from a timer
   deltachain mirror s3://models/run7 s3://models-eu/run7 --to region=eu-west-3 --poll 5
   deltachain mirror s3://models/run7 /mnt/copies/run7 --verify           reads and repairs the copy
+  deltachain mirror s3://models/run7 s3://models/run7-stable --up-to 12 COMMIT    promotes version 12
   deltachain mirror /mnt/copies/run7 s3://models/run7 --restore          repairs the chain
 Followers read files from it: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
 pub(crate) struct MirrorArgs {
@@ -585,6 +586,13 @@ pub(crate) struct MirrorArgs {
     // Parsed later: an error of the parser would show the value.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) to: Vec<String>,
+    /// Copy versions up to this one, with this commit: promote it
+    ///
+    /// COMMIT is the digest that `log` and `show` give for the version. DESTINATION is never set
+    /// back. If the version cannot be reached there, because files of SOURCE are missing, nothing
+    /// changes for its readers. See docs/canaries.md.
+    #[arg(long, value_names = ["VERSION", "COMMIT"], num_args = 2, conflicts_with_all = ["poll", "restore"])]
+    pub(crate) up_to: Option<Vec<String>>,
     /// Read and hash what is in DESTINATION, and replace wrong objects
     #[arg(long, conflicts_with = "poll")]
     pub(crate) verify: bool,

@@ -565,7 +565,11 @@ impl FleetCore {
         before: Option<&Condition>,
     ) -> (MutexGuard<'a, FleetState>, Result<bool, Failure>) {
         let holds_version = before.is_some_and(|before| matches!(before.model, Model::Version(_)));
-        let took = state.servers[at].took.clone().filter(|_| holds_version);
+        let took = if holds_version {
+            state.servers[at].took.clone()
+        } else {
+            None
+        };
         drop(state);
         let server = &self.servers[at];
         let fit = match self.engine.client.compare(server, target) {

@@ -90,7 +90,7 @@ pub use maintenance::check_directory::{DirectoryReport, check_directory};
 pub use maintenance::compact::{CompactOptions, CompactReport, compact};
 pub use maintenance::fsck::{FsckOptions, FsckReport, fsck};
 pub use maintenance::log::{LogEntry, LogRoute, log, show};
-pub use maintenance::mirror::{Mirror, MirrorOptions, MirrorReport};
+pub use maintenance::mirror::{Mirror, MirrorOptions, MirrorReport, PromotedVersion};
 pub use maintenance::signers::{ClaimedSigner, SignedVersion, Signers};
 pub use observer::{Observer, Phase};
 pub use operation::health::{CommandHealth, Health, MaxLag, unready};

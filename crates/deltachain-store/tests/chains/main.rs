@@ -27,6 +27,7 @@ mod losses;
 mod maintenance;
 mod mirror;
 mod parts;
+mod promotions;
 mod proxy;
 mod publisher;
 mod reading_back;

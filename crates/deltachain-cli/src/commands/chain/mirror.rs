@@ -4,7 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, ErrorClass, Result};
-use deltachain_store::{Mirror, MirrorOptions, MirrorReport, Observer, Scratch, Store};
+use deltachain_store::{
+    Mirror, MirrorOptions, MirrorReport, Observer, PromotedVersion, Scratch, Store,
+};
 
 use crate::chain_args::{MirrorArgs, StoreArgs};
 use crate::commands::chain::fsck::explained;
@@ -26,6 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<u8> {
     let options = MirrorOptions::default()
         .trust(args.trust.trust()?)
+        .up_to(up_to(args)?)
         .verify(args.verify)
         .restore(args.restore);
     let source = args.store.open(&args.source)?;
@@ -48,6 +51,22 @@ pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<u8> {
         output.result(|| problems, || report_on(("url", &url), &report))?;
     }
     Ok(failure::code(report.problems.is_empty()))
+}
+
+/// Parses the version and the commit of --up-to.
+fn up_to(args: &MirrorArgs) -> Result<Option<PromotedVersion>> {
+    let Some([version, commit]) = args.up_to.as_deref() else {
+        return Ok(None);
+    };
+    let invalid = |text: String| Error::usage(format!("--up-to: {text}"));
+    let version = version
+        .parse()
+        .map_err(|_| invalid(format!("{version:?} is not a version's number")))?;
+    let commit = commit.parse().map_err(|_| {
+        let text = "COMMIT must have 64 hexadecimal digits, as in `deltachain log --json`";
+        invalid(text.to_owned())
+    })?;
+    Ok(Some(PromotedVersion { version, commit }))
 }
 
 /// Copies in rounds until interrupted.

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use deltachain::chain::{Commit, History, Listing, Note, ObjectName, Trust};
+use deltachain::chain::{
+    Commit, FileReference, History, Listing, Note, ObjectName, Planner, Trust,
+};
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
 
 use crate::access::documents::Documents;
 use crate::access::store::Store;
+use crate::maintenance::mirror::PromotedVersion;
 use crate::maintenance::mirror::objects::{Listed, MOST_DOCUMENT_BYTES, is_usable, version_of};
 
 /// A chain and its copy as a round has found them.
@@ -44,6 +47,69 @@ impl Comparison<'_> {
         let is_kept = |name: &ObjectName| version_of(*name) <= end;
         self.listed.retain(|name, _| is_kept(name));
         self.documents.retain(|name, _| is_kept(name));
+    }
+
+    /// Leaves out everything above the version that is promoted.
+    ///
+    /// # Errors
+    /// `CHAIN` if the source does not have it, or has another commit of it, or if the destination
+    /// is above it.
+    pub(super) fn end_with(&mut self, up_to: &PromotedVersion) -> Result<()> {
+        let version = up_to.version;
+        let name = ObjectName::Commit(version);
+        let Some(content) = self.documents.get(&name) else {
+            return Err(at_odds(name, "the source has no such version"));
+        };
+        let commit = Digest::of_bytes(content);
+        if commit != up_to.commit {
+            let text = format!(
+                "this version has the commit {commit} in the source, and not {}: `deltachain log` \
+                 shows commits",
+                up_to.commit
+            );
+            return Err(at_odds(name, &text));
+        }
+        if let Some(newest) = newest(self.there.keys())
+            && newest > version
+        {
+            let text = format!(
+                "the destination is at version {newest}, which is above {version}: promoting never \
+                 goes back. docs/canaries.md says how a fleet goes back"
+            );
+            return Err(at_odds(name, &text));
+        }
+        self.end_at(Some(version));
+        Ok(())
+    }
+
+    /// Checks that a reader that holds nothing can reach a version of the copy, without the files
+    /// that are missing.
+    ///
+    /// # Errors
+    /// `CHAIN` rules of the planner, or the fault of a file.
+    pub(super) fn check_path(&self, version: u64, missing: &BTreeSet<FileReference>) -> Result<()> {
+        let mut planner = Planner::new(Some(version), None, None, &Limits::default());
+        loop {
+            let names = self.documents.keys().copied();
+            let plan = planner.plan_with(
+                |_, _| Ok(Listing::default().with(names.clone())),
+                |names, _| Ok(self.contents(names)),
+            )?;
+            let files = plan.hops.iter().flat_map(|hop| &hop.files);
+            let Some(file) = files.into_iter().find(|file| missing.contains(file)) else {
+                return Ok(());
+            };
+            planner.fail_file(file, lacks(file.name()));
+        }
+    }
+
+    /// Returns the contents of documents.
+    fn contents(&self, names: &[ObjectName]) -> Vec<(ObjectName, Option<&[u8]>)> {
+        let content = |name: ObjectName| match name {
+            ObjectName::Chain => Some(self.chain.as_slice()),
+            _ => self.documents.get(&name).map(Vec::as_slice),
+        };
+        names.iter().map(|&name| (name, content(name))).collect()
     }
 
     /// Checks that the destination has this chain document, or that it is an unfinished copy.
@@ -355,6 +421,22 @@ pub(super) fn commit_version(name: ObjectName) -> Option<u64> {
 /// The newest version that has a commit among these.
 fn newest<'a>(names: impl Iterator<Item = &'a ObjectName>) -> Option<u64> {
     names.filter_map(|name| commit_version(*name)).max()
+}
+
+/// Returns the error if a version that is to be promoted is not signed.
+pub(super) fn unsigned(version: u64) -> Error {
+    at_odds(
+        ObjectName::Commit(version),
+        "this version is not signed by enough of the trusted keys, and neither is a later one",
+    )
+}
+
+/// Returns the error if a file that a version needs is not in the copy.
+pub(super) fn lacks(name: ObjectName) -> Error {
+    at_odds(
+        name,
+        "this file is missing or damaged in the source, so the version cannot be promoted",
+    )
 }
 
 /// Returns the error if the destination has a version above the newest one of the source.

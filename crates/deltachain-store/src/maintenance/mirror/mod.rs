@@ -17,7 +17,9 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
 
 use crate::access::store::{Store, StoredObject};
-use crate::maintenance::mirror::comparison::{Comparison, ahead, commit_version, signed_head};
+use crate::maintenance::mirror::comparison::{
+    Comparison, ahead, commit_version, signed_head, unsigned,
+};
 use crate::maintenance::mirror::objects::{
     Listed, ReadDocuments, list_documents, list_folder, read_documents, version_of,
 };
@@ -43,6 +45,10 @@ deltachain::setters! {
         /// Copies versions up to the newest one that these keys have signed (SPEC section 23.3),
         /// and none above it.
         pub trust: Option<Trust> = None,
+        /// Copies versions up to this one, and none above it: it is promoted. The destination must
+        /// not be above it, and gets nothing that readers see unless the version can be reached
+        /// there.
+        pub up_to: Option<PromotedVersion> = None,
         /// Reads all objects of the destination and replaces damaged ones. Lists do not show damage
         /// if the size is right.
         pub verify: bool = false,
@@ -51,6 +57,15 @@ deltachain::setters! {
         /// documents up to the newest common version; nothing is written above it.
         pub restore: bool = false,
     }
+}
+
+/// A version that a copy ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromotedVersion {
+    /// The version.
+    pub version: u64,
+    /// Digest of its commit's bytes.
+    pub commit: Digest,
 }
 
 /// Keeps a copy of a chain in another store.
@@ -179,7 +194,9 @@ impl Mirror {
     /// # Errors
     /// R-CHN-01 (`CHAIN`) if there is no chain in the source; `CHAIN` if the destination has
     /// another one, a version above those of the source, or another commit of a version, or if no
-    /// version is signed; R-SIG-05 (`CHAIN`); R-PUB-08 (`CHAIN`) if it took longer than 20 hours:
+    /// version is signed; `CHAIN` if the version to promote does not exist, has another commit, is
+    /// not signed, is below the newest version of the destination, or cannot be reached with the
+    /// files of the source; R-SIG-05 (`CHAIN`); R-PUB-08 (`CHAIN`) if it took longer than 20 hours:
     /// the next round goes on; USAGE if a store cannot be listed or written, or the parent of the
     /// destination does not exist; IO. What was copied before an error stays, and is right.
     pub fn round(&mut self, scratch: &Path, observer: &dyn Observer) -> Result<MirrorReport> {
@@ -308,7 +325,15 @@ impl Mirror {
         let newest = comparison.head().max(known);
         if let Some(trust) = &self.options.trust {
             let signed = signed_head(comparison, trust, known)?;
+            if let Some(up_to) = &self.options.up_to
+                && signed < Some(up_to.version)
+            {
+                return Err(unsigned(up_to.version));
+            }
             comparison.end_at(signed);
+        }
+        if let Some(up_to) = &self.options.up_to {
+            comparison.end_with(up_to)?;
         }
         if let Some(head) = head {
             let goes_on = comparison.goes_on(head.commit);
@@ -343,6 +368,12 @@ impl Mirror {
         let mut problems = std::mem::take(&mut comparison.problems);
         let comparison = &*comparison;
         let is_copied = |version: u64| comparison.is_copied(version, end);
+        let up_to = self.options.up_to.map(|up_to| up_to.version);
+        if let Some(version) = up_to
+            && !is_copied(version)
+        {
+            return Err(problems.swap_remove(0));
+        }
         let looking = match known {
             Some(_) => Looking::Asking,
             None if self.options.verify => Looking::Reading,
@@ -365,7 +396,13 @@ impl Mirror {
         if writing.lacks_files && self.has_other_routes(comparison.from, above)? {
             return Ok(None);
         }
-        writing.store_documents(is_copied)?;
+        match up_to {
+            Some(version) => {
+                writing.check_path(version)?;
+                writing.store_documents_newest_first(is_copied)?;
+            }
+            None => writing.store_documents(is_copied)?,
+        }
         writing.finish()?;
         let mut report = writing.report;
         problems.append(&mut report.problems);

@@ -1,19 +1,20 @@
 //! Storing what a copy lacks: files first, then documents in the order of versions.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::{fs, io};
 
-use deltachain::chain::{Asset, FileReference, HistoryEntry, ObjectName};
-use deltachain::{Error, Progress as _, Result};
+use deltachain::chain::{Asset, Commit, FileReference, HistoryEntry, ObjectName};
+use deltachain::{Error, Limits, Progress as _, Result};
 use tempfile::NamedTempFile;
 
 use crate::access::attempt::{Attempt, put_last};
 use crate::access::links::{check_links, find_dangling};
 use crate::access::store::Store;
 use crate::access::whole::{ChainFile, check_there, check_whole, read_whole};
-use crate::maintenance::mirror::comparison::{Comparison, at_odds, differs};
+use crate::maintenance::mirror::comparison::{Comparison, at_odds, differs, lacks};
 use crate::maintenance::mirror::objects::{
     is_forbidden, is_usable, may_be_copied, place, version_of,
 };
@@ -48,6 +49,8 @@ pub(super) struct Writing<'a> {
     pub(super) report: MirrorReport,
     /// True if a file was missing in the source.
     pub(super) lacks_files: bool,
+    /// Files of the source that are missing or damaged.
+    failed: BTreeSet<FileReference>,
 }
 
 impl<'a> Writing<'a> {
@@ -67,6 +70,7 @@ impl<'a> Writing<'a> {
             is_prepared: false,
             report: MirrorReport::default(),
             lacks_files: false,
+            failed: BTreeSet::new(),
         }
     }
 
@@ -113,6 +117,7 @@ impl<'a> Writing<'a> {
             Ok(()) => {}
             Err(error) if error.breaks(&BAD_FILE) || is_forbidden(&error) => {
                 self.lacks_files |= error.breaks(&["R-CHN-09"]);
+                self.failed.insert(reference);
                 self.report.problems.push(error);
                 return Ok(());
             }
@@ -179,12 +184,57 @@ impl<'a> Writing<'a> {
             .filter(|name| version_of(*name).is_some_and(&versions))
             .collect();
         names.sort_by_key(|name| place(*name));
+        self.store_in_order(names)
+    }
+
+    /// Same as [`store_documents`](Self::store_documents), but commits come last, and the newest
+    /// one first, so that no reader ever takes one of the others as the newest version. A round
+    /// that is interrupted between two commits leaves a gap (R-CHN-03), which the next one fills;
+    /// readers keep what they have.
+    ///
+    /// # Errors
+    /// Same errors as [`store_documents`](Self::store_documents).
+    pub(super) fn store_documents_newest_first(
+        &mut self,
+        versions: impl Fn(u64) -> bool,
+    ) -> Result<()> {
+        let listed = self.comparison.listed.keys().copied();
+        let wanted = listed.filter(|name| version_of(*name).is_some_and(&versions));
+        let is_commit = |name: &ObjectName| matches!(name, ObjectName::Commit(_));
+        let (mut commits, mut names): (Vec<_>, Vec<_>) = wanted.partition(is_commit);
+        names.sort_by_key(|name| place(*name));
+        commits.sort_by_key(|name| Reverse(version_of(*name)));
+        names.append(&mut commits);
+        self.store_in_order(names)
+    }
+
+    fn store_in_order(&mut self, names: Vec<ObjectName>) -> Result<()> {
         for name in names {
             if self.done.insert(name) {
                 self.store_document(name)?;
             }
         }
         Ok(())
+    }
+
+    /// Checks that a version can be reached with the files that were not missing, and that it has
+    /// its assets.
+    ///
+    /// # Errors
+    /// `CHAIN` if not.
+    pub(super) fn check_path(&self, version: u64) -> Result<()> {
+        self.comparison.check_path(version, &self.failed)?;
+        let content = self.comparison.documents.get(&ObjectName::Commit(version));
+        let commit = content.map(|content| Commit::parse(content, &Limits::default()));
+        let assets = commit.transpose()?.map(|commit| commit.assets);
+        match assets
+            .iter()
+            .flatten()
+            .find(|asset| self.failed.contains(&asset.file))
+        {
+            Some(asset) => Err(lacks(asset.object_name())),
+            None => Ok(()),
+        }
     }
 
     fn store_document(&mut self, name: ObjectName) -> Result<()> {
