@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use deltachain::{Error, Profile, without_secrets};
 
 use crate::chain_args::{
-    ChainArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs, PruneArgs,
-    PublishArgs, PullArgs, ShowArgs, StatusArgs, StoreArgs,
+    ChainArgs, CompactArgs, DoctorArgs, FleetArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs,
+    PruneArgs, PublishArgs, PullArgs, ShowArgs, StatusArgs, StoreArgs,
 };
 use crate::failure;
 use crate::key_args::{KeyCommand, SignVersionArgs};
@@ -80,6 +80,7 @@ pub(crate) enum Command {
     Pull(PullArgs),
     Follow(FollowArgs),
     Status(StatusArgs),
+    Fleet(FleetArgs),
     /// Make or show a key that signs versions
     #[command(subcommand, after_help = KEY_EXAMPLES)]
     Key(KeyCommand),

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result, without_secrets};
+use deltachain_engines::Address;
 use deltachain_store::{MaxLag, Snapshots, Store, StoreOptions};
 
 use crate::engine_args::EngineArgs;
@@ -557,6 +558,47 @@ pub(crate) struct PruneArgs {
     /// Undo what was pruned within the last 20 hours
     #[arg(long, conflicts_with_all = ["keep_last", "abandoned", "accept_loss", "dry_run"])]
     pub(crate) undo: bool,
+}
+
+/// Show what the members of a fleet hold, by digest, or wait until all hold a version
+///
+/// A member is the port of a follower (`follow --listen`), a program that serves the same page, or a
+/// follower's directory on this machine. If a follower updates inference servers, each of them
+/// counts. What members report is compared with CHAIN by digests. Exit code 1 if a member is
+/// silent, empty, paused, torn or unhealthy, or holds something that CHAIN does not have; with
+/// --wait, if the time is over. Members may be behind. Followers are believed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain fleet s3://models/run7 gpu-1:9465 gpu-2:9465 /models/run7
+  deltachain fleet s3://models/run7 dns:followers.serving:9465         each address of the name
+  deltachain fleet s3://models/run7-stable @fleet.txt --wait 12@9417bf72d3e1 --expect 200")]
+pub(crate) struct FleetArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    /// HOST:PORT, http://HOST:PORT, dns:NAME:PORT, @FILE with one on each line, or a directory
+    ///
+    /// The path of a directory has a slash: ./run7.
+    #[arg(value_name = "MEMBER", required = true, value_parser = parse_member)]
+    pub(crate) members: Vec<Address>,
+    /// Wait until members hold this version, and none may hold anything else
+    ///
+    /// COMMIT is the beginning of its digest, as `log` shows it: 12 digits or more.
+    #[arg(long, value_name = "VERSION@COMMIT")]
+    pub(crate) wait: Option<String>,
+    /// With --wait: at least this many members must hold it [default: 1]
+    #[arg(long, value_name = "N", requires = "wait")]
+    pub(crate) expect: Option<usize>,
+    /// With --wait: give up after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "600", requires = "wait", value_parser = parse_seconds)]
+    pub(crate) timeout: Duration,
+    /// Seconds in which a member must answer
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    pub(crate) member_timeout: Duration,
+}
+
+fn parse_member(text: &str) -> Result<Address, String> {
+    text.parse()
 }
 
 /// Copy a chain, or what is new in it, to another store

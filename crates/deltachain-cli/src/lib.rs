@@ -68,6 +68,7 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Prune(args) => chain::prune::run(args, output),
         Command::Mirror(args) => return chain::mirror::run(args, output),
         Command::Status(args) => return chain::status::run(args, output),
+        Command::Fleet(args) => return chain::fleet::run(args, output),
         Command::Fsck(args) => return chain::fsck::run(args, output),
         Command::Doctor(args) => return chain::doctor::run(args, output),
     }?;

@@ -17,6 +17,7 @@
 //! workers.rs  servers whose workers have the Python package, and the steps of one update
 //! fit.rs      the check that a version fits a server
 //! server.rs   requests to one server
+//! survey.rs   what the members of a fleet hold, by digest
 //! ```
 
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod lora;
 mod server;
 mod servers;
 mod sglang;
+mod survey;
 mod vllm;
 mod workers;
 
@@ -41,3 +43,4 @@ pub use fleet::{AttemptResult, Fleet, News};
 pub use lora::parse_name;
 pub use server::{Server, parse_url};
 pub use servers::Servers;
+pub use survey::{Address, Member, MemberCondition, Survey, find_version, survey};

@@ -53,6 +53,17 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// Answers with a JSON document.
+    pub(crate) fn of_json(value: &serde_json::Value) -> Self {
+        Self {
+            status: StatusCode::OK,
+            kind: "application/json",
+            body: value.to_string(),
+        }
+    }
+}
+
 /// A bound address, before requests are answered.
 #[derive(Debug)]
 pub(crate) struct Port {

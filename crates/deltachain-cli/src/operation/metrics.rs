@@ -1,11 +1,13 @@
 //! The metrics of `follow --listen` for Prometheus, and functions that the metrics of `mirror`
 //! share.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deltachain::{Error, ErrorClass, RULES};
-use deltachain_store::{FollowStatus, StoreRecord, SwitchReport, Time};
+use deltachain_store::{FollowStatus, HeldVersion, StoreRecord, SwitchReport, Time};
 use hyper::StatusCode;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -23,6 +25,11 @@ type SecondsSum = Counter<f64, AtomicU64>;
 pub(crate) type Label = [(&'static str, String); 1];
 /// Labels: a server, and the result of an attempt.
 type ServerResult = [(&'static str, String); 2];
+
+/// Labels of the version in the directory.
+type Held = [(&'static str, String); 5];
+/// Labels of the version of a server.
+type ServerHeld = [(&'static str, String); 3];
 
 /// Declares the metrics, each with its name, type and help.
 macro_rules! numbers {
@@ -46,6 +53,9 @@ macro_rules! numbers {
 
 numbers! {
     version: Number = "Version in the directory, -1 if none";
+    held_info: Family<Held, Number> = "1 for the version in the directory, by digests";
+    server_held_info: Family<ServerHeld, Number> =
+        "1 for the version that a server reports, by its state digest";
     head_version: Number = "Newest version seen in the chain, -1 if none";
     lag_versions: Number = "Versions behind the newest one seen";
     newest_timestamp_seconds: Seconds = "When the directory was last seen to be at the newest \
@@ -85,7 +95,14 @@ numbers! {
 
 /// The metrics of a follower.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Metrics(Numbers);
+pub(crate) struct Metrics(Numbers, Arc<Mutex<Shown>>);
+
+/// Labels of the series that are shown for held versions.
+#[derive(Debug, Default)]
+struct Shown {
+    held: Option<Held>,
+    servers: BTreeSet<ServerHeld>,
+}
 
 impl Metrics {
     /// Returns the page `/metrics`.
@@ -94,8 +111,59 @@ impl Metrics {
         page_of(self.0.registry())
     }
 
-    /// Sets whether each server is ready, by its last poll.
+    /// Sets the version that the directory holds. There is one series at a time.
+    pub(crate) fn holds(&self, held: &HeldVersion, is_signed: Option<bool>) {
+        let signed = match is_signed {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "not checked",
+        };
+        let labels = [
+            ("version", held.version.to_string()),
+            ("commit", held.commit.to_string()),
+            ("state", held.state.to_string()),
+            ("proof", held.proof.name().to_owned()),
+            ("signed", signed.to_owned()),
+        ];
+        let mut shown = self.shown();
+        if shown.held.as_ref() == Some(&labels) {
+            return;
+        }
+        if let Some(before) = shown.held.take() {
+            self.0.held_info.remove(&before);
+        }
+        self.0.held_info.get_or_create(&labels).set(1);
+        shown.held = Some(labels);
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the versions that servers report, one series for each server.
+    fn servers_hold(&self, servers: &[ServerReadiness]) {
+        let held = servers.iter().filter_map(|readiness| {
+            let server = &readiness.server;
+            Some([
+                ("server", server.url.clone()),
+                ("version", server.version?.to_string()),
+                ("state", server.state.clone()?),
+            ])
+        });
+        let held: BTreeSet<ServerHeld> = held.collect();
+        let mut shown = self.shown();
+        for gone in shown.servers.difference(&held) {
+            self.0.server_held_info.remove(gone);
+        }
+        for labels in &held {
+            self.0.server_held_info.get_or_create(labels).set(1);
+        }
+        shown.servers = held;
+    }
+
+    /// Sets whether each server is ready, by its last poll, and its version.
     pub(crate) fn servers_are(&self, servers: &[ServerReadiness], status: &FollowStatus) {
+        self.servers_hold(servers);
         for readiness in servers {
             let server = &readiness.server;
             let label = [("server", server.url.clone())];

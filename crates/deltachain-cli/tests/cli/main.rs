@@ -8,6 +8,7 @@ mod engines;
 mod engines_drawn;
 mod engines_truth;
 mod explain;
+mod fleet;
 mod inputs;
 mod machine;
 mod mirror;

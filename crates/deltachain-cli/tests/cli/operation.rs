@@ -432,14 +432,14 @@ fn metrics_are_shown() {
     let mut child = start(&folder, &["--listen", "0", "--exec", "true"], &[]);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut event = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
-    let urls = [event(), event()].map(|remark| {
+    let urls = [event(), event(), event()].map(|remark| {
         let text = remark["text"].as_str().unwrap();
         text.split_once("http://").unwrap().1.to_owned()
     });
     assert_eq!(event()["event"], "switched");
     // The poll has ended once the result of `--exec` is recorded.
     while status(&folder, &[]).1["command"]["succeeded"].is_null() {}
-    let [text, health] = urls.map(|url| {
+    let [text, health, shown] = urls.map(|url| {
         let (address, path) = url.split_once('/').unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
         write!(connection, "GET /{path} HTTP/1.1\r\n\r\n").unwrap();
@@ -453,6 +453,23 @@ fn metrics_are_shown() {
         "{health}"
     );
     assert_eq!(child.wait().unwrap().code(), Some(0));
+    let (_, body) = shown.split_once("\r\n\r\n").unwrap();
+    let shown: Value = serde_json::from_str(body).unwrap();
+    let held = status(&folder, &[]).1;
+    assert_eq!(
+        [&shown["version"], &shown["commit"], &shown["state"]],
+        [&json!(1), &held["commit"], &held["state"]]
+    );
+    let series: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("deltachain_held_info{"))
+        .collect();
+    let expected = format!(
+        "deltachain_held_info{{version=\"1\",commit={},state={},proof=\"hashed\",signed=\"not \
+         checked\"}} 1",
+        held["commit"], held["state"]
+    );
+    assert_eq!(series, [expected.as_str()]);
     for line in [
         "deltachain_version 1",
         "deltachain_head_version 1",

@@ -158,6 +158,19 @@ fn health_page(records: &Records, max_lag: MaxLag) -> Page {
     }
 }
 
+/// Returns the page `/status`, which is `status --json`: what `fleet` reads.
+fn status_page(records: &Records, max_lag: MaxLag) -> Page {
+    let directory = records.directory().to_owned();
+    let show = move || match Health::of(&directory, Some(max_lag)) {
+        Ok(health) => Answer::of_json(&json!(health)),
+        Err(error) => Answer::of_health(&[format!("{error:#}")]),
+    };
+    Page {
+        path: "/status",
+        show: Box::new(show),
+    }
+}
+
 /// Opens the port of --listen, if it is given.
 fn open_port(args: &FollowArgs) -> Result<Option<Port>> {
     let (_, longest) = args.poll;
@@ -178,6 +191,8 @@ fn open_port(args: &FollowArgs) -> Result<Option<Port>> {
 struct Operation<'a> {
     args: &'a FollowArgs,
     has_tensors: bool,
+    /// True if only signed versions are followed.
+    has_trust: bool,
     watcher: &'a Watcher,
     records: Records,
     status: FollowStatus,
@@ -217,10 +232,12 @@ impl<'a> Operation<'a> {
         let metrics = Metrics::default();
         let mut pages = vec![metrics.page(), health_page(&records, args.max_lag)];
         pages.extend(readiness.as_ref().map(Readiness::page));
+        pages.push(status_page(&records, args.max_lag));
         let http = port.map(|port| serve(port, pages, watcher)).transpose()?;
         Ok(Self {
             args,
             has_tensors,
+            has_trust: args.directory.trust.trust()?.is_some(),
             watcher,
             lock: records.lock(),
             records,
@@ -265,6 +282,8 @@ impl<'a> Operation<'a> {
             _ => {}
         }
         if let Some(held) = held {
+            let is_signed = self.has_trust.then(|| self.status.unsigned.is_none());
+            self.metrics.holds(held, is_signed);
             if !self.is_ready {
                 service::is_ready(held.version);
                 self.is_ready = true;

@@ -2,6 +2,7 @@
 
 pub(crate) mod compact;
 pub(crate) mod doctor;
+pub(crate) mod fleet;
 pub(crate) mod follow;
 pub(crate) mod fsck;
 pub(crate) mod init;
