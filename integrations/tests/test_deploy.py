@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,9 @@ yaml = pytest.importorskip("yaml", reason="SKIPPED: PyYAML is not installed")
 DEPLOY = Path(__file__).parent.parent / "deploy"
 POD = DEPLOY / "vllm-pod.yaml"
 COMPOSE = DEPLOY / "vllm-compose.yaml"
-# The versions of Kubernetes whose schemas are tried: the newest one, and one of two years before.
-KUBERNETES = ("1.37", "1.32")
+# The versions of Kubernetes whose schemas are tried: the newest one, and the oldest that the page
+# names.
+KUBERNETES = ("1.37", "1.30")
 
 
 def documents() -> list[dict[str, Any]]:
@@ -99,15 +101,15 @@ def commands() -> dict[str, list[str]]:
 
 
 def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command of the tool with a bucket that cannot be reached, and folders below another
-    one."""
+    """Runs a command of the tool with a bucket that cannot be reached, a port that is in use, and
+    folders below another one."""
     words = [re.sub(r"^/(models|scratch)", rf"{folder}/\1", word) for word in words[1:]]
-    words = [word.replace("0.0.0.0:9465", "127.0.0.1:0") for word in words]
+    words += ["--store", "retries=0"]
+    if words[0] == "mirror":
+        words += ["--to", "retries=0"]
     (folder / "scratch").mkdir(exist_ok=True)
     (folder / "models").mkdir(exist_ok=True)
-    if words[0] == "follow":
-        words.append("--once")
-    # No port of a privileged range is open.
+    # Nothing listens at this port, which only root could open.
     environment = {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
         "AWS_REGION": "us-east-1",
@@ -116,23 +118,26 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         "COPY_ACCESS_KEY_ID": "key",
         "COPY_SECRET_ACCESS_KEY": "secret",
     }
-    return subprocess.run(
-        [sys.executable, "-m", "deltachain", *words, "--store", "retries=0"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-        env={**os.environ, **environment},
-    )
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        address = f"127.0.0.1:{used.getsockname()[1]}"
+        words = [word.replace("0.0.0.0:9465", address) for word in words]
+        return subprocess.run(
+            [sys.executable, "-m", "deltachain", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=folder,
+            env={**os.environ, **environment},
+        )
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
 def test_the_tool_takes_the_command(name: str, tmp_path: Path) -> None:
     ran = run(commands()[name], tmp_path)
-    # 1 is the bucket, and 2 would be the usage.
+    # The port or the bucket. 2 would be the usage.
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "127.0.0.1:1" in ran.stdout + ran.stderr
+    assert "127.0.0.1:" in ran.stdout + ran.stderr
 
 
 def test_the_tool_refuses_another_command(tmp_path: Path) -> None:

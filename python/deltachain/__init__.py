@@ -49,6 +49,7 @@ from ._errors import (
 from ._errors import TimeoutError as TimeoutError
 from ._files import Link, Patch, apply, diff, digest, snapshot
 from ._files import open as open
+from ._fleet import fleet
 from ._host_copy import HostCopy
 from ._keys import SignWith, Trust, new_key, public_key
 from ._like import Like
@@ -100,6 +101,7 @@ __all__ = [
     "diff",
     "digest",
     "doctor",
+    "fleet",
     "fsck",
     "log",
     "mirror",

@@ -389,6 +389,8 @@ class HeldVersion:
     @property
     def commit(self) -> str: ...
     @property
+    def chain(self) -> str: ...
+    @property
     def metadata(self) -> dict[str, str]: ...
     @property
     def directory(self) -> PathLike[str] | None: ...
@@ -541,6 +543,7 @@ class Servers:
         """Allows other processes to update the servers; without this call they may after 90 s.
         Paused servers stay paused."""
 
+def fleet(chain: Store, settings: _Settings) -> tuple[_Report, bool]: ...
 def difference(
     model: Mapping[str, Sequence[int]], version: Mapping[str, Sequence[int]]
 ) -> str | None:

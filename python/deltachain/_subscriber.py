@@ -209,6 +209,8 @@ class Subscriber:
         # True if the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
         self._checked: datetime | None = None
+        # Time when the held version was applied by this object.
+        self._switched: datetime | None = None
         self._fallbacks: dict[str, int] = {}
         # The poller of `follow()`, and its settings.
         self._following: _native.Polling | None = None
@@ -347,6 +349,28 @@ class Subscriber:
         may read it while another one follows."""
         failed = None if self._following is None else self._following.failure
         return self._native.trouble or failed
+
+    def status(self) -> dict[str, Any]:
+        """What this subscriber holds, as plain values that JSON can express, under the keys of
+        `deltachain status --json`. A program that serves them at the path `/status` is a member of
+        a fleet (`fleet`). Reads nothing; call it between updates.
+        """
+        held = self._native.held()
+        failure = self.failure
+        problems = [] if failure is None else [failure]
+        if held is None:
+            problems.append("it holds no version")
+        return {
+            "healthy": not problems,
+            "problems": problems,
+            "version": None if held is None else held.version,
+            "state": None if held is None else held.digest,
+            "commit": None if held is None else held.commit,
+            "chain": None if held is None else held.chain,
+            "proof": self.proof,
+            "switched": None if self._switched is None else self._switched.isoformat(),
+            "servers": [],
+        }
 
     @property
     def proof(self) -> str | None:
@@ -715,7 +739,7 @@ class Update:
             told = subscriber._native.switch(self._native, None)
         if subscriber.proof in ("memory", "hashed"):
             # The version was loaded as a whole, and read back.
-            subscriber._checked = datetime.now(UTC)
+            subscriber._checked = subscriber._switched = datetime.now(UTC)
         self.times = Times(**told["times"])
         self.downloaded = told["downloaded"]
         self.routes = told["routes"]

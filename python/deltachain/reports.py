@@ -13,6 +13,7 @@ from ._chain import (
     Route,
 )
 from ._files import ApplyReport, DiffReport, Header, LinkTensor, StateDigest
+from ._fleet import FleetReport, Member
 from ._publisher import PublishReport
 
 __all__ = [
@@ -22,9 +23,11 @@ __all__ = [
     "DiffReport",
     "DirectoryReport",
     "DoctorReport",
+    "FleetReport",
     "FsckReport",
     "Header",
     "LinkTensor",
+    "Member",
     "MirrorReport",
     "PruneReport",
     "PublishReport",

@@ -4,13 +4,18 @@ use std::error::Error as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use deltachain_engines::{Failure, Pause, Servers as EngineServers, Shapes};
+use deltachain_engines::{
+    Address, Awaited, Failure, Pause, Servers as EngineServers, Shapes, find_version, survey,
+    wait_for,
+};
 use deltachain_store::Observer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::errors::{own, raised, usage};
-use crate::work::{How, OfProcess, Watch, run_apart};
+use crate::settings::Named;
+use crate::store::{Store, report};
+use crate::work::{How, OfProcess, Watch, run_apart, seconds};
 
 /// Returns the name that servers report for a version, from its number and state digest.
 #[pyfunction]
@@ -30,6 +35,52 @@ pub(crate) fn difference(model: Shapes, version: Shapes) -> Option<String> {
 #[pyfunction]
 pub(crate) fn misfit(model: PathBuf, version: Shapes) -> Option<String> {
     deltachain_engines::misfit(&model, &version)
+}
+
+/// The settings of `fleet`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct FleetSettings {
+    members: Vec<String>,
+    /// Seconds in which a member must answer.
+    member_timeout: f64,
+    /// The version to wait for, `VERSION@COMMIT`, if there is one.
+    wait: Option<String>,
+    expect: usize,
+    /// Seconds to wait.
+    timeout: f64,
+}
+
+/// Asks the members of a fleet what they hold. Returns the report, and whether enough of them hold
+/// the version to wait for.
+#[pyfunction]
+pub(crate) fn fleet<'py>(
+    py: Python<'py>,
+    chain: &Store,
+    settings: Named<FleetSettings>,
+) -> PyResult<(Bound<'py, PyAny>, bool)> {
+    let settings = settings.0;
+    let addresses = settings.members.iter().map(|member| {
+        let parsed: Result<Address, String> = member.parse();
+        parsed.map_err(|text| usage(py, format!("{member:?}: {text}"), None))
+    });
+    let addresses: Vec<Address> = addresses.collect::<PyResult<_>>()?;
+    let patience = seconds(settings.member_timeout);
+    let (found, is_there) = chain.work(py, How::default(), |store, watch| {
+        let Some(wanted) = &settings.wait else {
+            return Ok((survey(store, &addresses, patience)?, true));
+        };
+        let wanted = find_version(store, wanted)?;
+        let awaited = Awaited {
+            version: &wanted,
+            expected: settings.expect,
+            timeout: seconds(settings.timeout),
+        };
+        wait_for(store, &addresses, patience, awaited, |_, _, pause| {
+            watch.wait(pause)
+        })
+    })?;
+    Ok((report(py, &found)?, is_there))
 }
 
 /// vLLM servers that a trainer updates to each version, all at the same time.

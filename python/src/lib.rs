@@ -41,7 +41,7 @@ mod native {
     #[pymodule_export]
     use crate::{
         directory::{FoundVersion, find_version, is_managed, status},
-        engines::{Servers, difference, misfit, version_name},
+        engines::{Servers, difference, fleet, misfit, version_name},
         errors::class_advice,
         forms::{TensorDigest, TensorForm},
         gate::{forked, leave},

@@ -268,6 +268,8 @@ pub(crate) struct HeldVersion {
     digest: String,
     /// The digest of its commit.
     commit: String,
+    /// The digest of its chain's document.
+    chain: String,
     metadata: BTreeMap<String, String>,
     /// The directory of its files; `None` if there are none.
     directory: Option<PathBuf>,
@@ -279,6 +281,7 @@ impl HeldVersion {
             version: held.version,
             digest: held.state.to_string(),
             commit: held.commit.to_string(),
+            chain: held.chain.to_string(),
             metadata: held.metadata.clone(),
             directory,
         }

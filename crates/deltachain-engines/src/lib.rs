@@ -43,4 +43,6 @@ pub use fleet::{AttemptResult, Fleet, News};
 pub use lora::parse_name;
 pub use server::{Server, parse_url};
 pub use servers::Servers;
-pub use survey::{Address, Member, MemberCondition, Survey, find_version, survey};
+pub use survey::{
+    Address, Awaited, Member, MemberCondition, Survey, find_version, survey, wait_for,
+};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use deltachain::{Error, Result};
@@ -27,6 +27,9 @@ const AT_ONCE: usize = 128;
 
 /// Maximum length of a status.
 const STATUS_BYTES: u64 = 4 << 20;
+
+/// Pause between two rounds of waiting.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Minimum number of digits that name a commit.
 const LEAST_DIGITS: usize = 12;
@@ -173,7 +176,7 @@ impl Survey {
 
     /// The number of members that hold the version of this commit, and whether no other member may
     /// hold anything else.
-    pub fn count(&self, entry: &LogEntry) -> (usize, bool) {
+    fn count(&self, entry: &LogEntry) -> (usize, bool) {
         let holding = self.members.iter().filter(|member| member.holds(entry));
         let count = holding.count();
         (count, count == self.members.len())
@@ -239,6 +242,46 @@ pub fn survey(chain: &Store, addresses: &[Address], patience: Duration) -> Resul
         commit: facts.head.as_ref().map(|head| head.commit.to_string()),
         members: found,
     })
+}
+
+/// The members that a deployment waits for.
+#[derive(Debug, Clone, Copy)]
+pub struct Awaited<'a> {
+    /// The version that they are to hold.
+    pub version: &'a LogEntry,
+    /// The number of members that must hold it.
+    pub expected: usize,
+    /// Time limit.
+    pub timeout: Duration,
+}
+
+/// Asks the fleet until enough members hold a version and none may hold anything else, or until the
+/// time is over. Returns the last answers, and whether that is so. `meanwhile` waits between two
+/// rounds: it gets the number of members that hold the version, the number of members, and the time
+/// to wait.
+///
+/// # Errors
+/// Same errors as [`survey`]; errors of `meanwhile`.
+pub fn wait_for(
+    chain: &Store,
+    addresses: &[Address],
+    patience: Duration,
+    awaited: Awaited<'_>,
+    mut meanwhile: impl FnMut(usize, usize, Duration) -> Result<()>,
+) -> Result<(Survey, bool)> {
+    let began = Instant::now();
+    loop {
+        let found = survey(chain, addresses, patience)?;
+        let (count, are_all) = found.count(awaited.version);
+        if are_all && count >= awaited.expected {
+            return Ok((found, true));
+        }
+        if began.elapsed() >= awaited.timeout {
+            return Ok((found, false));
+        }
+        let all = found.members.len().max(awaited.expected);
+        meanwhile(count, all, PAUSE)?;
+    }
 }
 
 /// A member that can be asked.

@@ -5,7 +5,8 @@ integrations/docs/runs.md. `./task engines` starts it.
 
 The environment takes about 6 GB of disk, and the models 7 GB while it runs. Each start of vLLM
 takes up to half a minute on two cores, so the whole run takes about an hour. Cargo builds the S3
-server. `--short` runs only the test in process, with fewer versions, and writes nothing.
+server. `--short` runs only the test in process, with fewer versions, and the pod with five kills,
+and writes nothing.
 """
 
 from __future__ import annotations
@@ -288,10 +289,12 @@ def proofs(run: Run) -> None:
         over_http,
         started,
         followed,
+        deployed,
         trained,
         upstream,
         experts,
         maps,
+        replicas,
         sglang,
         times,
         regions,
@@ -387,6 +390,21 @@ def followed(run: Run) -> None:
         words = ["recoveries.py", out.parent, out, "--way", way]
         run.rows(f"{mode}, recoveries", run.child(*words, out=out))
         run.rows(f"{mode}, killed at random", run.child(*words, "--kills", 34, out=out))
+
+
+def replicas(run: Run) -> None:
+    """Servers with two replicas that `deltachain follow --engine` updates."""
+    out = run.work / "qwen3" / "replicas.json"
+    for way, mode in (("copy", "host copy"), ("in-place", "in place")):
+        rows = run.child("replicas.py", out.parent, out, "--way", way, out=out)
+        run.rows(f"follow --engine vllm, {mode}, two replicas", rows)
+
+
+def deployed(run: Run, kills: int = 20) -> None:
+    """The pod of integrations/deploy, whose containers are killed."""
+    out = run.work / "qwen3" / "deploy.json"
+    words = ["deploy.py", out.parent, out, "--s3", run.s3, "--kills", kills]
+    run.rows("the pod of integrations/deploy, killed at random", run.child(*words, out=out))
 
 
 def sglang(run: Run) -> None:
@@ -513,7 +531,7 @@ def main() -> int:
         help="a Python that has TRL and the package, for the test with TRL",
     )
     parser.add_argument(
-        "--short", action="store_true", help="in process only, fewer versions; writes nothing"
+        "--short", action="store_true", help="in process, and a pod; writes nothing"
     )
     given = parser.parse_args()
     # The path is not resolved: the link decides which environment it belongs to.
@@ -521,6 +539,7 @@ def main() -> int:
     run.install([wheel.resolve() for wheel in given.wheel])
     if given.short:
         small(run, short=True)
+        deployed(run, kills=5)
     else:
         proofs(run)
         run.write()

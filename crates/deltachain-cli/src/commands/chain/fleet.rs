@@ -5,8 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::Result;
-use deltachain_engines::{Member, MemberCondition, Survey, find_version, survey};
-use deltachain_store::{LogEntry, Observer as _, Store};
+use deltachain_engines::{
+    Awaited, Member, MemberCondition, Survey, find_version, survey, wait_for,
+};
+use deltachain_store::Observer as _;
 use serde_json::json;
 
 use crate::chain_args::FleetArgs;
@@ -15,9 +17,6 @@ use crate::interrupt;
 use crate::numbers::counted;
 use crate::output::{Output, printable};
 use crate::watcher::Watcher;
-
-/// Pause between two rounds of --wait.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Interval at which a waiting thread checks for interrupts.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -33,51 +32,44 @@ pub(crate) fn run(args: &FleetArgs, output: Output) -> Result<u8> {
         return Ok(failure::code(found.is_good()));
     };
     let wanted = find_version(&chain, wanted)?;
-    let (found, is_there) = wait(args, &chain, &wanted, &Watcher::new(output))?;
+    let watcher = Watcher::new(output);
+    let awaited = Awaited {
+        version: &wanted,
+        expected: args.expect.unwrap_or(1),
+        timeout: args.timeout,
+    };
+    let mut told = None;
+    let waited = wait_for(
+        &chain,
+        &args.members,
+        args.member_timeout,
+        awaited,
+        |count, all, pause| {
+            if told.replace(count) != Some(count) {
+                let all = counted(all, "member", "members");
+                let version = wanted.version;
+                watcher.remark(&format!("{count} of {all} hold version {version}; waiting"));
+            }
+            wait(pause)
+        },
+    );
+    let (found, is_there) = waited?;
+    if !is_there {
+        let seconds = args.timeout.as_secs_f64();
+        watcher.remark(&format!("the time of {seconds} s is over"));
+    }
     output.result(|| as_text(&found), || json!(found))?;
     Ok(failure::code(is_there))
 }
 
-/// Asks the fleet until enough members hold a version and none may hold anything else, or until the
-/// time is over. Returns the last answers, and whether that is so.
-fn wait(
-    args: &FleetArgs,
-    chain: &Store,
-    wanted: &LogEntry,
-    watcher: &Watcher,
-) -> Result<(Survey, bool)> {
+/// Waits for this time, unless interrupted.
+fn wait(pause: Duration) -> Result<()> {
     let began = Instant::now();
-    let mut told = None;
-    loop {
-        let found = survey(chain, &args.members, args.member_timeout)?;
-        let (count, are_all) = found.count(wanted);
-        let expected = args.expect.unwrap_or(1);
-        if are_all && count >= expected {
-            return Ok((found, true));
-        }
-        if began.elapsed() >= args.timeout {
-            watcher.remark(&format!(
-                "after {} s, {count} of {} hold version {}",
-                args.timeout.as_secs_f64(),
-                counted(found.members.len().max(expected), "member", "members"),
-                wanted.version
-            ));
-            return Ok((found, false));
-        }
-        if told != Some(count) {
-            watcher.remark(&format!(
-                "{count} of {} hold version {}; waiting",
-                counted(found.members.len().max(expected), "member", "members"),
-                wanted.version
-            ));
-            told = Some(count);
-        }
-        let pause = Instant::now();
-        while pause.elapsed() < PAUSE {
-            interrupt::check()?;
-            thread::sleep(PATIENCE);
-        }
+    while began.elapsed() < pause {
+        interrupt::check()?;
+        thread::sleep(PATIENCE);
     }
+    Ok(())
 }
 
 fn as_text(found: &Survey) -> String {
