@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use deltachain::tensor::Digest;
 use serde_json::Value;
 
-use crate::support::{Folder, TOOL, step};
+use crate::support::{Folder, TOOL, bytes_file, step};
 
 fn chain() -> Folder {
     let folder = Folder::new();
@@ -214,4 +215,50 @@ fn a_service_shows_how_the_copy_is() {
     assert_eq!(service.metric("version"), "1");
     assert_eq!(service.metric("head_version"), "2");
     assert_eq!(service.end(), Some(0));
+}
+
+#[test]
+fn a_version_is_promoted_with_its_assets_or_not_at_all() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    for (number, config) in [(0, "first"), (1, "second")] {
+        folder.write("model/config.json", config);
+        folder.write("model/model.safetensors", bytes_file(&[("a", &[number])]));
+        folder.run(&["publish", "chain", "model"]).good();
+    }
+    let commit = |version: &str| {
+        let shown = folder.json(&["show", "chain", "--version", version]);
+        shown["commit"].as_str().unwrap().to_owned()
+    };
+    let promote = |version: &str, commit: &str| {
+        let words = [
+            "mirror", "chain", "stable", "--up-to", version, commit, "--json",
+        ];
+        folder.run(&words)
+    };
+    assert_eq!(promote("0", &commit("0")).code, Some(0));
+    assert_eq!(folder.json(&["show", "stable"])["version"], 0);
+    // The asset of version 1 is lost.
+    let digest = Digest::of_bytes(b"second");
+    let asset = folder.at(&format!("chain/assets/{digest}"));
+    let content = fs::read(&asset).unwrap();
+    fs::remove_file(&asset).unwrap();
+    let refused = promote("1", &commit("1"));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert_eq!(folder.json(&["show", "stable"])["version"], 0);
+    fs::write(&asset, content).unwrap();
+    assert_eq!(promote("1", &commit("1")).code, Some(0));
+    assert_eq!(folder.json(&["show", "stable"])["version"], 1);
+    // Promoting is one run, of a version that is named in full.
+    let short = &commit("1")[..12];
+    for words in [
+        &["--up-to", "1", short][..],
+        &["--up-to", "one", &commit("1")],
+        &["--up-to", "1"],
+        &["--up-to", "1", &commit("1"), "--poll", "1"],
+        &["--up-to", "1", &commit("1"), "--restore"],
+    ] {
+        let ran = folder.run(&[&["mirror", "chain", "stable"], words].concat());
+        assert_eq!(ran.code, Some(2), "{words:?}: {ran:?}");
+    }
 }

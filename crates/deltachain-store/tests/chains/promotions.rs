@@ -231,3 +231,39 @@ fn two_promoters_end_at_the_higher_version() {
         assert_eq!(contents(&stable), contents(&whole));
     }
 }
+
+#[test]
+fn a_copy_of_an_unfinished_promotion_waits_for_its_end() {
+    let mut chain = Chain::new(2, Snapshots::Every(3), &[]);
+    let (stable, control) = empty();
+    promote(&chain.store, &stable, 1).unwrap();
+    let (copied, _) = empty();
+    let scratch = tempfile::tempdir().unwrap();
+    let options = MirrorOptions::default();
+    let mut mirror = deltachain_store::Mirror::new(stable.clone(), &copied, options);
+    mirror.round(scratch.path(), &()).unwrap();
+    assert_eq!(taken(&copied), Ok(1));
+    for version in 2..6 {
+        chain.publish(version);
+    }
+    // The promoter is killed after its newest commit.
+    let mut writes = 0;
+    while !names(&stable).contains(&ObjectName::Commit(5)) {
+        control.stop_after(writes);
+        promote(&chain.store, &stable, 5).unwrap_err();
+        control.heal();
+        writes += 1;
+    }
+    assert_eq!(taken(&stable), Err(Some("R-CHN-03")));
+    // Neither a mirror that runs on nor a new one copies a part of it.
+    let report = mirror.round(scratch.path(), &()).unwrap();
+    assert!(!report.problems.is_empty());
+    assert_eq!(taken(&copied), Ok(1));
+    let report = copy(&stable, &copied).unwrap();
+    assert!(!report.problems.is_empty());
+    assert_eq!(taken(&copied), Ok(1));
+    promote(&chain.store, &stable, 5).unwrap();
+    copy(&stable, &copied).unwrap();
+    assert_eq!(taken(&copied), Ok(5));
+    assert_eq!(mirror.round(scratch.path(), &()).unwrap().version, Some(5));
+}
