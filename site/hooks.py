@@ -41,7 +41,7 @@ ADDITIONS = {
 PYTHON = {
     "Links": ["_files", "_tensors"],
     "Publish": ["_publisher", "_like"],
-    "Follow": ["_subscriber", "_host_copy", "_parts", "_ranks", "_store"],
+    "Follow": ["_subscriber", "_fleet", "_host_copy", "_parts", "_ranks", "_store"],
     "Read and maintain a chain": ["_chain"],
     "Keys": ["_keys"],
     "Errors": ["_errors"],

@@ -138,7 +138,8 @@ class DeltachainWeightTransferEngine(
         self._follow(asdict(init_info))
 
     def _loading(self) -> AbstractContextManager[Any]:
-        return set_current_vllm_config(self.vllm_config)
+        context: AbstractContextManager[Any] = set_current_vllm_config(self.vllm_config)
+        return context
 
     def _refuse(self, settings: Settings) -> None:
         if self.vllm_config.kv_transfer_config is not None and settings.kv != "keep":

@@ -538,7 +538,7 @@ def mirror(
         source: the chain.
         destination: the place of the copy; a directory is made, but not its parent.
         trust: copy versions up to the newest one that these keys have signed, as for `Subscriber`.
-        up_to: promote a version, given its number and the digest of its commit (`log`): copy the
+        up_to: promote a version, given its number and the digest of its commit (`show`): copy the
             versions up to it, and none above. The destination is never set back. If the version
             cannot be reached there, because files are missing in the source, that is an error and
             nothing changes for readers.

@@ -97,9 +97,9 @@ def fleet(
             name with many addresses (`"dns:followers:9465"`), a file with an address in each line
             (`"@fleet.txt"`), or a follower's directory, a path with a slash (`"./run7"`).
         member_timeout: seconds in which a member must answer.
-        wait: return when members hold this version, and none may hold anything else: its number and
-            the first digits of its commit, at least 12, such as `"12@9417bf72d3e1"`.
-        expect: with `wait`, the number of members that must hold it.
+        wait: return when all members hold this version, and nothing is wrong with any: its number
+            and the first digits of its commit, at least 12, such as `"12@9417bf72d3e1"`.
+        expect: with `wait`, the minimum number of members.
         timeout: with `wait`, the maximum seconds.
 
     Raises:
@@ -124,10 +124,12 @@ def fleet(
     found, is_there = _native.fleet(open_store(chain), settings)
     report = FleetReport(found["head"], found["commit"], tuple(map(_member, found["members"])))
     if not is_there:
-        holding = sum(one.condition == "holds" for one in report.members)
+        held = sorted({f"{one.version}" for one in report.members if one.version is not None})
+        count = max(expect, len(report.members))
         raise TimeoutError(
-            f"TIMEOUT: after {timeout:.0f} s, not all members hold version {wait}: {holding} of "
-            f"{len(report.members)} hold a version of the chain"
+            f"TIMEOUT: after {timeout:.0f} s, not all of {count} members hold version {wait}, or "
+            f"something is wrong with one: they hold {', '.join(held)}; {len(report.problems)} have "
+            "problems"
         )
     return report
 

@@ -295,6 +295,10 @@ def test_how_a_chain_is_copied_and_comes_back(page: Page) -> None:
     assert page.follow("docs/copies.md") == 10
 
 
+def test_how_a_version_is_tried_and_promoted(page: Page) -> None:
+    assert page.follow("docs/canaries.md") == 9
+
+
 def test_how_keys_change(page: Page) -> None:
     assert page.follow("docs/rotation.md") == 12
 

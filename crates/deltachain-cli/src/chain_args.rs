@@ -562,10 +562,10 @@ pub(crate) struct PruneArgs {
 
 /// Show what the members of a fleet hold, by digest, or wait until all hold a version
 ///
-/// A member is the port of a follower (`follow --listen`), a program that serves the same page, or a
-/// follower's directory on this machine. If a follower updates inference servers, each of them
-/// counts. What members report is compared with CHAIN by digests. Exit code 1 if a member is
-/// silent, empty, paused, torn or unhealthy, or holds something that CHAIN does not have; with
+/// A member is the port of a follower (`follow --listen`), a program that serves the same page, or
+/// a follower's directory on this machine. If a follower updates inference servers, each of them
+/// counts. What members report is compared with the chain by digests. Exit code 1 if a member is
+/// silent, empty, paused, torn or unhealthy, or holds something that the chain does not have; with
 /// --wait, if the time is over. Members may be behind. Followers are believed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -581,16 +581,17 @@ pub(crate) struct FleetArgs {
     /// The path of a directory has a slash: ./run7.
     #[arg(value_name = "MEMBER", required = true, value_parser = parse_member)]
     pub(crate) members: Vec<Address>,
-    /// Wait until members hold this version, and none may hold anything else
+    /// Wait until all members hold this version, and nothing is wrong with any
     ///
-    /// COMMIT is the beginning of its digest, as `log` shows it: 12 digits or more.
+    /// COMMIT is the beginning of its digest, as `show` gives it: 12 digits or more.
     #[arg(long, value_name = "VERSION@COMMIT")]
     pub(crate) wait: Option<String>,
     /// With --wait: at least this many members must hold it [default: 1]
     #[arg(long, value_name = "N", requires = "wait")]
     pub(crate) expect: Option<usize>,
     /// With --wait: give up after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "600", requires = "wait", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "600", requires = "wait")]
+    #[arg(value_parser = parse_seconds)]
     pub(crate) timeout: Duration,
     /// Seconds in which a member must answer
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
@@ -614,7 +615,7 @@ Examples:
   deltachain mirror s3://models/run7 /mnt/copies/run7                    once, or from a timer
   deltachain mirror s3://models/run7 s3://models-eu/run7 --to region=eu-west-3 --poll 5
   deltachain mirror s3://models/run7 /mnt/copies/run7 --verify           reads and repairs the copy
-  deltachain mirror s3://models/run7 s3://models/run7-stable --up-to 12 COMMIT    promotes version 12
+  deltachain mirror s3://models/run7 s3://models/run7-stable --up-to 12 COMMIT    promotes it
   deltachain mirror /mnt/copies/run7 s3://models/run7 --restore          repairs the chain
 Followers read files from it: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
 pub(crate) struct MirrorArgs {
@@ -630,10 +631,11 @@ pub(crate) struct MirrorArgs {
     pub(crate) to: Vec<String>,
     /// Copy versions up to this one, with this commit: promote it
     ///
-    /// COMMIT is the digest that `log` and `show` give for the version. DESTINATION is never set
-    /// back. If the version cannot be reached there, because files of SOURCE are missing, nothing
-    /// changes for its readers. See docs/canaries.md.
-    #[arg(long, value_names = ["VERSION", "COMMIT"], num_args = 2, conflicts_with_all = ["poll", "restore"])]
+    /// COMMIT is the digest that `show` gives for the version. DESTINATION is never set back. If
+    /// the version cannot be reached there, because files of SOURCE are missing, nothing changes
+    /// for its readers. See docs/canaries.md.
+    #[arg(long, value_names = ["VERSION", "COMMIT"], num_args = 2)]
+    #[arg(conflicts_with_all = ["poll", "restore"])]
     pub(crate) up_to: Option<Vec<String>>,
     /// Read and hash what is in DESTINATION, and replace wrong objects
     #[arg(long, conflicts_with = "poll")]

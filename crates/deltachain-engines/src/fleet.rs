@@ -532,7 +532,7 @@ impl FleetCore {
                 Ok(Preparation::Done) => return (state, Ok(true)),
                 Ok(Preparation::Waits { why: told, pause }) => {
                     if let Some(text) = &told {
-                        self.waits(&mut state, at, target, text.clone());
+                        self.waits(&mut state, at, target, text);
                     }
                     why = told;
                     pause
@@ -601,8 +601,8 @@ impl FleetCore {
     }
 
     /// Records that a server cannot prepare a version yet, with the reason.
-    fn waits(&self, state: &mut FleetState, at: usize, target: &Target, text: String) {
-        let text = format!("{:#}", not_sent(&self.servers[at], &text));
+    fn waits(&self, state: &mut FleetState, at: usize, target: &Target, why: &str) {
+        let text = format!("{:#}", not_sent(&self.servers[at], why));
         let followed = &mut state.servers[at];
         if followed.is_said(target, &text) {
             return;

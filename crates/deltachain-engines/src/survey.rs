@@ -2,6 +2,7 @@
 //! digests. A member is a follower with a port (`follow --listen`, page `/status`), a program that
 //! serves the same, or a follower's directory.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -148,9 +149,9 @@ impl Member {
         self.condition == MemberCondition::Holds && self.problem.is_none()
     }
 
-    /// True if it holds the version of this commit.
+    /// True if it holds the version of this commit, and nothing is known to be wrong with it.
     fn holds(&self, entry: &LogEntry) -> bool {
-        self.condition == MemberCondition::Holds
+        self.is_good()
             && self.version == Some(entry.version)
             && self.commit.as_deref() == Some(entry.commit.to_string().as_str())
     }
@@ -174,8 +175,8 @@ impl Survey {
         self.members.iter().all(Member::is_good)
     }
 
-    /// The number of members that hold the version of this commit, and whether no other member may
-    /// hold anything else.
+    /// The number of members that hold the version of this commit, with nothing known to be wrong
+    /// with them, and whether these are all members.
     fn count(&self, entry: &LogEntry) -> (usize, bool) {
         let holding = self.members.iter().filter(|member| member.holds(entry));
         let count = holding.count();
@@ -255,10 +256,10 @@ pub struct Awaited<'a> {
     pub timeout: Duration,
 }
 
-/// Asks the fleet until enough members hold a version and none may hold anything else, or until the
-/// time is over. Returns the last answers, and whether that is so. `meanwhile` waits between two
-/// rounds: it gets the number of members that hold the version, the number of members, and the time
-/// to wait.
+/// Asks the fleet until all members hold a version, enough of them, with nothing known to be wrong
+/// with any; or until the time is over. Returns the last answers, and whether that is so.
+/// `meanwhile` waits between two rounds: it gets the number of members that hold the version, the
+/// number of members, and the time to wait.
 ///
 /// # Errors
 /// Same errors as [`survey`]; errors of `meanwhile`.
@@ -499,14 +500,13 @@ impl ChainFacts {
             status.version.into_iter().chain(servers)
         });
         for version in held {
-            if !versions.contains_key(&version) {
+            if let Entry::Vacant(slot) = versions.entry(version) {
                 let is_there = head.as_ref().is_some_and(|head| version <= head.version);
-                let found = if is_there {
+                slot.insert(if is_there {
                     entry(Some(version))?
                 } else {
                     None
-                };
-                versions.insert(version, found);
+                });
             }
         }
         Ok(Self {
@@ -582,10 +582,13 @@ impl ChainFacts {
                 && status.commit.as_deref() == Some(entry.commit.to_string().as_str())
         });
         if !is_same {
-            let why = if status.chain.as_deref() == Some(self.chain.as_str()) {
-                format!("the chain does not have its version {version}")
-            } else {
+            let newest = self.head.as_ref().map(|head| head.version);
+            let why = if status.chain.as_deref() != Some(self.chain.as_str()) {
                 "it follows another chain".to_owned()
+            } else if newest < Some(version) {
+                format!("its version {version} is above the newest one of the chain")
+            } else {
+                format!("the chain has another commit of its version {version}")
             };
             return Member {
                 condition: MemberCondition::Foreign,

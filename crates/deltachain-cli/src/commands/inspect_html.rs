@@ -1,6 +1,6 @@
 //! `inspect --html`: writes a page for browsers that contains a link, or the documents of a chain.
-//! The page is `js/inspector/index.html`, which `npm run page` builds. It opens the data between two
-//! marks, which is base64.
+//! The page is `js/inspector/index.html`, which `npm run page` builds. It opens the data between
+//! two marks, which is base64.
 
 use std::io::Write;
 use std::path::Path;

@@ -62,8 +62,10 @@ fn answering(answer: &str) -> SocketAddr {
                 open.push(stream);
                 continue;
             }
-            stream.read(&mut [0; 4096]).ok();
-            stream.write_all(answer.as_bytes()).ok();
+            let is_asked = stream.read(&mut [0; 4096]).is_ok_and(|length| length > 0);
+            if is_asked {
+                stream.write_all(answer.as_bytes()).ok();
+            }
         }
     });
     address
@@ -71,9 +73,8 @@ fn answering(answer: &str) -> SocketAddr {
 
 fn page(kind: &str, body: &str) -> String {
     let length = body.len();
-    format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n");
+    format!("{head}Connection: close\r\n\r\n{body}")
 }
 
 fn fleet(folder: &Folder, words: &[&str]) -> Ran {
@@ -232,7 +233,7 @@ fn a_script_waits_until_all_hold_a_version() {
     publish(&folder, 1);
     assert_eq!(wait(&name("1"), &["--timeout", "0.1"]).code, Some(1));
     let later = {
-        let at = folder.at("").to_owned();
+        let at = folder.at("");
         thread::spawn(move || {
             let pull = Command::new(TOOL)
                 .args(["pull", "chain", "other"])

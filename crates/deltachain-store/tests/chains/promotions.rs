@@ -162,6 +162,11 @@ fn only_signed_versions_are_promoted_if_keys_are_trusted() {
     signed(2);
     promote_with(&chain.store, &stable, trusting(2)).unwrap();
     assert_eq!(taken(&stable), Ok(2));
+    // A version below a signed one is not signed by that.
+    let (other, _) = empty();
+    let error = promote_with(&chain.store, &other, trusting(0)).unwrap_err();
+    assert!(error.message().contains("signed"), "{error}");
+    assert!(names(&other).is_empty());
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn up_to(args: &MirrorArgs) -> Result<Option<PromotedVersion>> {
         .parse()
         .map_err(|_| invalid(format!("{version:?} is not a version's number")))?;
     let commit = commit.parse().map_err(|_| {
-        let text = "COMMIT must have 64 hexadecimal digits, as in `deltachain log --json`";
+        let text = "COMMIT must have 64 hexadecimal digits, as `deltachain show` gives them";
         invalid(text.to_owned())
     })?;
     Ok(Some(PromotedVersion { version, commit }))

@@ -10,8 +10,16 @@ use deltachain::{Error, ErrorClass, Limits, Result};
 
 use crate::access::documents::Documents;
 use crate::access::store::Store;
-use crate::maintenance::mirror::PromotedVersion;
 use crate::maintenance::mirror::objects::{Listed, MOST_DOCUMENT_BYTES, is_usable, version_of};
+
+/// A version that a copy ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromotedVersion {
+    /// The version.
+    pub version: u64,
+    /// Digest of its commit's bytes.
+    pub commit: Digest,
+}
 
 /// A chain and its copy as a round has found them.
 pub(super) struct Comparison<'a> {
@@ -63,7 +71,7 @@ impl Comparison<'_> {
         let commit = Digest::of_bytes(content);
         if commit != up_to.commit {
             let text = format!(
-                "this version has the commit {commit} in the source, and not {}: `deltachain log` \
+                "this version has the commit {commit} in the source, and not {}: `deltachain show` \
                  shows commits",
                 up_to.commit
             );
@@ -427,7 +435,8 @@ fn newest<'a>(names: impl Iterator<Item = &'a ObjectName>) -> Option<u64> {
 pub(super) fn unsigned(version: u64) -> Error {
     at_odds(
         ObjectName::Commit(version),
-        "this version is not signed by enough of the trusted keys, and neither is a later one",
+        "this version is not signed by enough of the trusted keys: sign it (`deltachain sign`), or \
+         promote a signed one",
     )
 }
 

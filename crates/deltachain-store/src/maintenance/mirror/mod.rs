@@ -17,6 +17,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
 
 use crate::access::store::{Store, StoredObject};
+pub use crate::maintenance::mirror::comparison::PromotedVersion;
 use crate::maintenance::mirror::comparison::{
     Comparison, ahead, commit_version, signed_head, unsigned,
 };
@@ -57,15 +58,6 @@ deltachain::setters! {
         /// documents up to the newest common version; nothing is written above it.
         pub restore: bool = false,
     }
-}
-
-/// A version that a copy ends with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PromotedVersion {
-    /// The version.
-    pub version: u64,
-    /// Digest of its commit's bytes.
-    pub commit: Digest,
 }
 
 /// Keeps a copy of a chain in another store.
@@ -323,17 +315,18 @@ impl Mirror {
     fn agree(&self, comparison: &mut Comparison<'_>, head: Option<&KnownHead>) -> Result<bool> {
         let known = head.map(|head| head.version);
         let newest = comparison.head().max(known);
+        if let Some(up_to) = &self.options.up_to {
+            comparison.end_with(up_to)?;
+        }
         if let Some(trust) = &self.options.trust {
             let signed = signed_head(comparison, trust, known)?;
+            // Readers with trust never take a version because a later one is signed.
             if let Some(up_to) = &self.options.up_to
-                && signed < Some(up_to.version)
+                && signed != Some(up_to.version)
             {
                 return Err(unsigned(up_to.version));
             }
             comparison.end_at(signed);
-        }
-        if let Some(up_to) = &self.options.up_to {
-            comparison.end_with(up_to)?;
         }
         if let Some(head) = head {
             let goes_on = comparison.goes_on(head.commit);
