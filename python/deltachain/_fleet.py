@@ -128,8 +128,8 @@ def fleet(
         count = max(expect, len(report.members))
         raise TimeoutError(
             f"TIMEOUT: after {timeout:.0f} s, not all of {count} members hold version {wait}, or "
-            f"something is wrong with one: they hold {', '.join(held)}; {len(report.problems)} have "
-            "problems"
+            f"something is wrong with one: they hold {', '.join(held)}, and {len(report.problems)} "
+            "have problems"
         )
     return report
 
