@@ -91,7 +91,7 @@ impl Servers {
                 }
                 claimed => claimed?,
             }
-            Ok(self.vllm.requests.init(server)?)
+            Ok(self.vllm.requests.init(server, true)?)
         })
     }
 

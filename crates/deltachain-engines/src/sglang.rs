@@ -108,7 +108,7 @@ impl Requests for Sglang {
         Ok(states.iter().any(|state| state["paused"] == true))
     }
 
-    fn start(&self, server: &Server) -> Result<Instant> {
+    fn start(&self, server: &Server, _: bool) -> Result<Instant> {
         let began = Instant::now();
         self.pause(server)?;
         self.set_name(server, CHANGING)?;

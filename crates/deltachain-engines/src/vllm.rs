@@ -60,12 +60,17 @@ impl Vllm {
         Ok(Workers::new(Self { init, pause }, follower, poll))
     }
 
-    /// Tells the backend where versions are.
-    pub(crate) fn init(&self, server: &Server) -> Result<()> {
+    /// Tells the backend where versions are. A server that does not read this process's directory
+    /// must not be given one.
+    pub(crate) fn init(&self, server: &Server, reads_copy: bool) -> Result<()> {
+        let mut init = self.init.clone();
+        if !reads_copy {
+            init["host_copy"] = Value::Null;
+        }
         server
             .post(
                 "/init_weight_transfer_engine",
-                &json!({ "init_info": self.init }),
+                &json!({ "init_info": init }),
                 Ask::Change,
             )
             .map(drop)
@@ -110,17 +115,14 @@ impl Requests for Vllm {
     }
 
     fn compare(&self, server: &Server, target: &Target) -> Result<Fit> {
-        if !self.keeps_copy() {
-            return Ok(Fit::Fits);
-        }
         let models = server.get("/v1/models", Ask::Question)?;
         // Adapters are listed after the model.
         let model = text(&models["data"][0], "root");
         Ok(compare(model, &target.directory))
     }
 
-    fn start(&self, server: &Server) -> Result<Instant> {
-        self.init(server)?;
+    fn start(&self, server: &Server, reads_copy: bool) -> Result<Instant> {
+        self.init(server, reads_copy)?;
         let began = Instant::now();
         server.post(
             &format!("/pause?mode={}", self.pause.name()),

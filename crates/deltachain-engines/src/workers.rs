@@ -3,15 +3,17 @@
 //! integrations/docs/engines.md, "What is asked of a server of vLLM". Each engine implements the
 //! [`Requests`] for that.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::mem;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
 use crate::engine::{
-    Client, Condition, Failure, Look, Model, Preparation, READY_POLL, Target, Version, text,
+    Client, Condition, Failure, Look, Model, Preparation, READY_POLL, Target, Version, locked, text,
 };
 use crate::fit::{Fit, not_sent};
 use crate::server::{Ask, Server};
@@ -82,8 +84,7 @@ pub(crate) trait Requests: Debug + Send + Sync {
         false
     }
 
-    /// Compares the version in this process's directory with the server's model. Workers that
-    /// download the chain compare versions themselves.
+    /// Compares the version in this process's directory with the server's model.
     ///
     /// # Errors
     /// IO.
@@ -91,11 +92,12 @@ pub(crate) trait Requests: Debug + Send + Sync {
         Ok(Fit::Fits)
     }
 
-    /// Pauses the server, and begins an update. Returns the time of the request to pause.
+    /// Pauses the server, and begins an update. `reads_copy` is true if the workers read the
+    /// directory that this process keeps. Returns the time of the request to pause.
     ///
     /// # Errors
     /// IO.
-    fn start(&self, server: &Server) -> Result<Instant>;
+    fn start(&self, server: &Server, reads_copy: bool) -> Result<Instant>;
 
     /// Makes the workers load a version; `told` is sent to them.
     ///
@@ -136,6 +138,9 @@ pub(crate) struct Workers<R> {
     pub(crate) follower: String,
     /// Time for which each request claims a server.
     lease: Duration,
+    /// URLs of servers that download the chain of their own configuration, whatever this process
+    /// keeps: a server may have answered for the first time after this process began.
+    downloading: Mutex<BTreeSet<String>>,
 }
 
 impl<R: Requests> Workers<R> {
@@ -146,7 +151,13 @@ impl<R: Requests> Workers<R> {
             requests,
             follower,
             lease: LEASE.max(poll.saturating_mul(2)),
+            downloading: Mutex::default(),
         }
+    }
+
+    /// True if the workers of a server read the directory that this process keeps.
+    fn reads_copy(&self, server: &Server) -> bool {
+        self.requests.keeps_copy() && !locked(&self.downloading).contains(&server.url)
     }
 
     /// Returns the states that the workers report. The request claims the server for this process
@@ -154,6 +165,11 @@ impl<R: Requests> Workers<R> {
     fn states(&self, server: &Server, lease: Duration, ask: Ask) -> Result<Vec<Value>, Failure> {
         let told = json!({ "follower": self.follower, "lease": lease.as_secs().to_string() });
         let states = self.requests.call(server, "deltachain_state", told, ask)?;
+        if states.iter().any(|state| state["downloads"] == true) {
+            locked(&self.downloading).insert(server.url.clone());
+        } else {
+            locked(&self.downloading).remove(&server.url);
+        }
         if let Some(owner) = states.first().and_then(|first| first["owner"].as_str()) {
             let left = states[0]["owner_seconds"].as_f64().unwrap_or_default();
             let text = format!(
@@ -211,7 +227,7 @@ impl<R: Requests> Workers<R> {
         chain: Option<&str>,
         begins: bool,
     ) -> Result<Preparation> {
-        if self.requests.keeps_copy() {
+        if self.reads_copy(server) {
             // This process has already put the version there.
             return Ok(Preparation::Done);
         }
@@ -325,7 +341,12 @@ impl<R: Requests> Client for Workers<R> {
     }
 
     fn compare(&self, server: &Server, target: &Target) -> Result<Fit> {
-        self.requests.compare(server, target)
+        if self.reads_copy(server) {
+            self.requests.compare(server, target)
+        } else {
+            // Workers that download the chain compare versions themselves.
+            Ok(Fit::Fits)
+        }
     }
 
     fn preparation(&self, server: &Server, target: &Target, begins: bool) -> Result<Preparation> {
@@ -422,7 +443,7 @@ impl Update {
             may_be_other,
             model: Model::Other,
         };
-        of.requests.start(server)
+        of.requests.start(server, of.reads_copy(server))
     }
 
     /// Loads a version into the server.

@@ -206,9 +206,17 @@ class Sglang(Running):
         log: the file for its output.
         words: further arguments of its command.
         chain: the chain that the server itself downloads, or None.
+        settings: further settings of the plugin.
     """
 
-    def __init__(self, model: Path, log: Path, *words: str, chain: Path | None = None) -> None:
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        *words: str,
+        chain: Path | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
         command = [
             os.environ["SGLANG_PYTHON"],
             "-m",
@@ -231,7 +239,8 @@ class Sglang(Running):
         stubs = str(Path(__file__).resolve().parent / "stubs")
         environment = {"PYTHONPATH": stubs, "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
         if chain is not None:
-            environment["DELTACHAIN_SGLANG"] = json.dumps({"chain": str(chain)})
+            given = {"chain": str(chain), **(settings or {})}
+            environment["DELTACHAIN_SGLANG"] = json.dumps(given)
         super().__init__(log, command, environment)
 
     def generate(self, prompt: list[int], tokens: int = 12) -> dict[str, Any]:

@@ -93,6 +93,13 @@ def proof(folder: Path, is_own: bool) -> list[list[Any]]:
                 case.recovers(f"version {version}", server, following)
         killed(case, server, proxy)
         changed(case, server, proxy)
+    if is_own:
+        settings = {"start": "newest", "timeout": 120.0}
+        with Sglang(folder / "other", case.log, chain=case.chain, settings=settings) as server:
+            said = "before a follower runs"
+            case.rows.append(["started with the newest version", case.is_right(server), said])
+            with case.follow(server.url) as following:
+                case.recovers("and followed", server, following)
     unfit, _ = stranger(folder)
     with case.begin(chain=unfit if is_own else None) as server, Proxy(server) as proxy:
         case.unfit(server, proxy, unfit, {"/pause_generation", case.update})

@@ -628,6 +628,28 @@ fn a_server_is_paused_when_all_replicas_are_ready() {
 }
 
 #[test]
+fn a_server_that_answers_late_and_downloads_the_chain_is_updated() {
+    let folder = chain(1);
+    let server = Engine::start();
+    server.state().downloads = true;
+    server.state().is_down = true;
+    let follow = start(&folder, "vllm", &[&server], &[]);
+    // The follower keeps tensors, since no server tells it that they are not needed.
+    while status(&folder).1["servers"][0]["failures"].as_u64() == Some(0)
+        || status(&folder).1["version"].is_null()
+    {}
+    server.state().is_down = false;
+    server.wait_for("/resume");
+    assert!(follow.end() && serves(&server, &folder));
+    let inits: Vec<_> = std::mem::take(&mut server.state().calls)
+        .into_iter()
+        .filter(|(name, _)| name == "/init_weight_transfer_engine")
+        .map(|(_, body)| body["init_info"]["host_copy"].clone())
+        .collect();
+    assert!(inits.iter().all(Value::is_null), "{inits:?}");
+}
+
+#[test]
 fn a_failure_is_said_once_and_does_not_pause_the_server() {
     let (folder, server) = downloading();
     server.state().preparing = 0;
