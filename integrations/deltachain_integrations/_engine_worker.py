@@ -28,6 +28,9 @@ __all__ = ["EngineWorker", "listed"]
 
 _Result = TypeVar("_Result")
 
+# Version of the requests of followers, which they compare: docs/engines.md.
+PROTOCOL = 2
+
 # Maximum number of tensors in a message.
 _LISTED = 5
 
@@ -299,6 +302,7 @@ class EngineWorker:
         version, digest = held or (None, None)
         state = "held" if held is not None else "torn" if self._is_torn else "other"
         self._said = {
+            "protocol": PROTOCOL,
             "state": state,
             "version": version,
             "digest": digest,

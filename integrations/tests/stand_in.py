@@ -203,6 +203,7 @@ class StandIn:
         )
         owner = self.owner if is_other else None
         return {
+            "protocol": 2,
             "state": state,
             "version": version,
             "digest": digest,

@@ -22,6 +22,9 @@ use crate::server::{Ask, Server};
 pub(crate) const CHANGING: &str = "changing";
 const UNKNOWN: &str = "unknown";
 
+/// Version of the requests to workers. Workers report theirs.
+const PROTOCOL: u64 = 2;
+
 /// Pause between two requests that ask whether all replicas have prepared a version. A server logs
 /// each one that fails.
 const REPLICA_POLL: Duration = Duration::from_secs(1);
@@ -165,6 +168,14 @@ impl<R: Requests> Workers<R> {
     fn states(&self, server: &Server, lease: Duration, ask: Ask) -> Result<Vec<Value>, Failure> {
         let told = json!({ "follower": self.follower, "lease": lease.as_secs().to_string() });
         let states = self.requests.call(server, "deltachain_state", told, ask)?;
+        if let Some(other) = states.iter().find(|state| state["protocol"] != PROTOCOL) {
+            let own = other["protocol"].as_u64().unwrap_or_default();
+            let text = format!(
+                "its package deltachain-integrations has protocol {own}, and this program \
+                 {PROTOCOL}: install the same version of both"
+            );
+            return Err(server.failed("its version", text).into());
+        }
         if states.iter().any(|state| state["downloads"] == true) {
             locked(&self.downloading).insert(server.url.clone());
         } else {

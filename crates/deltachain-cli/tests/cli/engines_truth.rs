@@ -650,6 +650,18 @@ fn a_server_that_answers_late_and_downloads_the_chain_is_updated() {
 }
 
 #[test]
+fn a_server_with_another_package_is_left_alone() {
+    let folder = chain(1);
+    let server = Engine::start();
+    server.state().protocol = Some(1);
+    let failed = failure(&once(&folder, "vllm", &server)).to_string();
+    assert!(failed.contains("install the same version"), "{failed}");
+    assert!(server.names().is_empty());
+    server.state().protocol = None;
+    once(&folder, "vllm", &server).good();
+}
+
+#[test]
 fn a_failure_is_said_once_and_does_not_pause_the_server() {
     let (folder, server) = downloading();
     server.state().preparing = 0;

@@ -73,6 +73,8 @@ pub(crate) struct State {
     pub(crate) why: Option<String>,
     /// Digest of the chain that the workers download, if they know it.
     pub(crate) chain: Option<String>,
+    /// Protocol of the package in the server, if it is not this one.
+    pub(crate) protocol: Option<u64>,
     /// Number of attempts to prepare a version that have begun.
     pub(crate) attempts: u64,
     /// Number of questions until the other replica is ready.
@@ -700,7 +702,8 @@ impl State {
             let owner = if rank == 0 { other.as_ref() } else { None };
             let seconds = owner.map(|_| 47.5);
             json!({
-                "state": told[0], "version": told[1], "digest": told[2], "owner": owner, "owner_seconds": seconds,
+                "protocol": self.protocol.unwrap_or(2), "state": told[0], "version": told[1],
+                "digest": told[2], "owner": owner, "owner_seconds": seconds,
                 "downloads": self.downloads, "paused": self.process.paused,
             })
         };
