@@ -360,6 +360,8 @@ class Subscriber:
         problems = [] if failure is None else [failure]
         if held is None:
             problems.append("it holds no version")
+        if self.torn:
+            problems.append("it may hold parts of two versions")
         return {
             "healthy": not problems,
             "problems": problems,
@@ -737,9 +739,10 @@ class Update:
         subscriber = self._subscriber
         with advised((StateMismatchError, WrongBaseError), _WRITTEN):
             told = subscriber._native.switch(self._native, None)
+        subscriber._switched = datetime.now(UTC)
         if subscriber.proof in ("memory", "hashed"):
             # The version was loaded as a whole, and read back.
-            subscriber._checked = subscriber._switched = datetime.now(UTC)
+            subscriber._checked = subscriber._switched
         self.times = Times(**told["times"])
         self.downloaded = told["downloaded"]
         self.routes = told["routes"]

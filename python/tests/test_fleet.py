@@ -72,6 +72,22 @@ def test_subscribers_and_directories_are_members(
     assert (own.condition, own.proof, own.behind, own.server) == ("holds", "hashed", 0, None)
     assert own.since is not None and own.since.tzinfo is not None
     assert (other.version, other.behind, other.signed) == (1, 1, None)
+    # A version that was taken in place is as new as any other.
+    into = {"w": bytearray(3)}
+    with dc.Subscriber(chain, into=into) as subscriber:
+        subscriber.prepare(1).apply()
+        first = subscriber.status()
+        subscriber.prepare(2).apply()
+        second = subscriber.status()
+        assert first["switched"] < second["switched"]
+    # An engine that was left half way is not healthy.
+    with dc.Subscriber(chain) as subscriber:
+        with pytest.raises(KeyError), subscriber.prepare().full():
+            raise KeyError("as the test said")
+        assert subscriber.torn and not subscriber.status()["healthy"]
+        status.update(subscriber.status())
+        (torn,) = dc.fleet(chain, [address]).problems
+        assert torn.problem is not None and "parts of two versions" in torn.problem
     # A version that the chain does not have.
     status["commit"] = "0" * 64
     report = dc.fleet(chain, [address])
