@@ -29,6 +29,9 @@ pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
                 .in_file(&args.path)),
         };
     }
+    if !args.store.settings.is_empty() {
+        return Err(Error::usage("--store is for chains, and this is a link").in_file(&args.path));
+    }
     let link = OpenedLink::open(&args.path, &args.limits.limits())?;
     let in_file = |error: deltachain::Error| error.in_file(&link.path);
     // The check comes before the work of reading all segments.

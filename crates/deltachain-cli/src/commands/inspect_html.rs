@@ -76,10 +76,11 @@ pub(crate) fn write(link: &OpenedLink, page: &Path, force: bool, output: Output)
 /// Writes the page of a chain, which contains its documents, and reports it.
 ///
 /// # Errors
-/// USAGE if the page exists and is not to be replaced, or if the documents are too large for a
-/// page; errors of the chain; IO.
+/// USAGE if the page exists and is not to be replaced, if it lies in the chain's directory, or if
+/// the documents are too large for a page; errors of the chain; IO.
 pub(crate) fn write_chain(args: &InspectArgs, page: &Path, output: Output) -> Result<()> {
     refuse_existing(page, args.force)?;
+    check_apart(page, [args.path.as_path()])?;
     let url = args
         .path
         .to_str()

@@ -145,6 +145,22 @@ fn inspect_writes_a_page_with_the_documents_of_a_chain() {
     assert_eq!(found, expected);
     folder.refused(&inspect, "USAGE", None);
     folder.json(&[&inspect[..], &["--force"]].concat());
+    // A page never gets into the chain, and not over one of its objects.
+    for page in [
+        "chain/page.html",
+        "chain/files/page.html",
+        "chain/chain.json",
+        "chain",
+    ] {
+        let inspect = ["inspect", "chain", "--html", page, "--force"];
+        folder.refused(&inspect, "USAGE", None);
+    }
+    assert_eq!(folder.read("chain/chain.json"), expected["chain.json"]);
+    // The setting of a store says nothing about a link.
+    folder
+        .run(&["diff", &step(0), &step(1), "-o", "1.dcf"])
+        .good();
+    folder.refused(&["inspect", "1.dcf", "--store", "region=x"], "USAGE", None);
     // Without a page, other commands show a chain.
     let refused = folder.refused(&["inspect", "chain"], "USAGE", None);
     assert!(refused.to_string().contains("use log or show"), "{refused}");
