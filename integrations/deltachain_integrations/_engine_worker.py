@@ -86,7 +86,7 @@ class EngineWorker:
         # Worker 0 decides which follower updates the server.
         self._lease = Lease() if self._number() == 0 else None
         self._is_torn = False
-        # What the last call of `state` returned.
+        # The result of the last call of `state`.
         self._said: dict[str, Any] | None = None
         # The shapes of the last version that the model took.
         self._took: dict[str, list[int]] = {}

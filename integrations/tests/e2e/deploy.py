@@ -49,7 +49,7 @@ SMALL_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 READ_ONLY = 'mount --bind "$0" "$0" && mount --options remount,bind,ro "$0" && exec "$@"'
 # Maximum seconds until the pod is ready.
 LONGEST = 300
-# What is killed, with the share of the kills.
+# The processes to kill, each with its share of the kills.
 KINDS = {
     "follower, SIGKILL": 8,
     "follower, SIGTERM": 3,

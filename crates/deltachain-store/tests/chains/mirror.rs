@@ -31,7 +31,11 @@ pub(crate) fn copy(source: &Store, destination: &Store) -> Result<MirrorReport> 
     copy_with(source, destination, MirrorOptions::default())
 }
 
-fn copy_with(source: &Store, destination: &Store, options: MirrorOptions) -> Result<MirrorReport> {
+pub(crate) fn copy_with(
+    source: &Store,
+    destination: &Store,
+    options: MirrorOptions,
+) -> Result<MirrorReport> {
     round(&mut Mirror::new(source.clone(), destination, options))
 }
 
@@ -63,7 +67,7 @@ fn faults(report: &MirrorReport) -> Vec<(String, Option<&'static str>)> {
 }
 
 /// All objects with their contents.
-fn contents(store: &Store) -> BTreeMap<ObjectName, Vec<u8>> {
+pub(crate) fn contents(store: &Store) -> BTreeMap<ObjectName, Vec<u8>> {
     let names: Vec<ObjectName> = names(store).into_iter().collect();
     let contents = store.get_all(&names).unwrap().into_iter();
     contents
@@ -80,15 +84,15 @@ fn overwrite(store: &Store, name: ObjectName, content: &[u8]) {
         .unwrap();
 }
 
-fn commit_digest(store: &Store, version: u64) -> Digest {
+pub(crate) fn commit_digest(store: &Store, version: u64) -> Digest {
     Digest::of_bytes(&store.get(ObjectName::Commit(version)).unwrap().unwrap())
 }
 
-fn key(name: &str, seed: u8) -> Arc<dyn Signer> {
+pub(crate) fn key(name: &str, seed: u8) -> Arc<dyn Signer> {
     Arc::new(SigningKey::from_seed(name, [seed; 32]).unwrap())
 }
 
-fn trust(keys: &[&Arc<dyn Signer>], quorum: usize) -> Trust {
+pub(crate) fn trust(keys: &[&Arc<dyn Signer>], quorum: usize) -> Trust {
     Trust::new(keys.iter().map(|key| key.public().clone()), quorum).unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 
-use deltachain::chain::{ObjectName, Signer, SigningKey, Trust};
+use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use deltachain_store::{
@@ -14,25 +14,16 @@ use deltachain_store::{
 };
 
 use crate::maintenance::{Chain, commit_of, keep, names};
-use crate::mirror::{copy, empty};
+use crate::mirror::{commit_digest, contents, copy, copy_with, empty, key, trust};
 use crate::support::verify::rebuild;
-
-fn commit_digest(store: &Store, version: u64) -> Digest {
-    Digest::of_bytes(&store.get(ObjectName::Commit(version)).unwrap().unwrap())
-}
 
 fn up_to(store: &Store, version: u64) -> MirrorOptions {
     let commit = commit_digest(store, version);
     MirrorOptions::default().up_to(Some(PromotedVersion { version, commit }))
 }
 
-fn promote_with(from: &Store, to: &Store, options: MirrorOptions) -> Result<MirrorReport> {
-    let scratch = tempfile::tempdir().unwrap();
-    deltachain_store::Mirror::new(from.clone(), to, options).round(scratch.path(), &())
-}
-
 fn promote(from: &Store, to: &Store, version: u64) -> Result<MirrorReport> {
-    promote_with(from, to, up_to(from, version))
+    copy_with(from, to, up_to(from, version))
 }
 
 /// The version that a new follower takes, or the rule by which it takes none.
@@ -43,14 +34,6 @@ fn taken(store: &Store) -> Result<u64, Option<&'static str>> {
         .map_err(|error: Error| error.rule())?
         .unwrap();
     Ok(prepared.held().version)
-}
-
-fn contents(store: &Store) -> BTreeMap<ObjectName, Vec<u8>> {
-    let names: Vec<ObjectName> = names(store).into_iter().collect();
-    let contents = store.get_all(&names).unwrap().into_iter();
-    contents
-        .map(|(name, content)| (name, content.unwrap()))
-        .collect()
 }
 
 #[test]
@@ -87,7 +70,7 @@ fn a_version_that_is_not_the_one_that_was_named_is_not_promoted() {
         (9, Digest([7; 32]), "no such version"),
     ] {
         let options = MirrorOptions::default().up_to(Some(PromotedVersion { version, commit }));
-        let error = promote_with(&chain.store, &stable, options).unwrap_err();
+        let error = copy_with(&chain.store, &stable, options).unwrap_err();
         assert!(error.message().contains(said), "{error}");
         assert_eq!(contents(&stable), before);
     }
@@ -96,7 +79,7 @@ fn a_version_that_is_not_the_one_that_was_named_is_not_promoted() {
     let named = up_to(&chain.store, 2);
     let before = contents(&stable);
     chain.store.delete(&[ObjectName::Commit(2)]).unwrap();
-    let error = promote_with(&chain.store, &stable, named).unwrap_err();
+    let error = copy_with(&chain.store, &stable, named).unwrap_err();
     assert!(error.message().contains("no such version"), "{error}");
     let error = promote(&chain.store, &stable, 1).unwrap_err();
     assert!(error.message().contains("at version 2"), "{error}");
@@ -116,7 +99,7 @@ fn a_version_without_a_path_is_not_promoted() {
     let before = contents(&stable);
     let error = promote(&chain.store, &stable, 1).unwrap_err();
     assert_eq!(error.file(), Some(&*lost.name().to_string()), "{error}");
-    // What its readers see is as before.
+    // Readers of the destination see the same documents as before.
     let documents = |all: &BTreeMap<ObjectName, Vec<u8>>| {
         let is_document = |name: &&ObjectName| !matches!(name, ObjectName::File(_));
         all.keys().filter(is_document).copied().collect::<Vec<_>>()
@@ -145,8 +128,8 @@ fn a_pruned_version_is_not_promoted() {
 #[test]
 fn only_signed_versions_are_promoted_if_keys_are_trusted() {
     let chain = Chain::new(3, Snapshots::Never, &[]);
-    let key: Arc<dyn Signer> = Arc::new(SigningKey::from_seed("a", [1; 32]).unwrap());
-    let trust = Trust::new([key.public().clone()], 1).unwrap();
+    let key = key("a", 1);
+    let trust = trust(&[&key], 1);
     let trusting = |version| up_to(&chain.store, version).trust(Some(trust.clone()));
     let signed = |version| {
         let commit = commit_digest(&chain.store, version);
@@ -154,17 +137,17 @@ fn only_signed_versions_are_promoted_if_keys_are_trusted() {
     };
     let (stable, _) = empty();
     signed(1);
-    let error = promote_with(&chain.store, &stable, trusting(2)).unwrap_err();
+    let error = copy_with(&chain.store, &stable, trusting(2)).unwrap_err();
     assert!(error.message().contains("not signed"), "{error}");
     assert!(names(&stable).is_empty());
-    promote_with(&chain.store, &stable, trusting(1)).unwrap();
+    copy_with(&chain.store, &stable, trusting(1)).unwrap();
     assert_eq!(taken(&stable), Ok(1));
     signed(2);
-    promote_with(&chain.store, &stable, trusting(2)).unwrap();
+    copy_with(&chain.store, &stable, trusting(2)).unwrap();
     assert_eq!(taken(&stable), Ok(2));
     // A version below a signed one is not signed by that.
     let (other, _) = empty();
-    let error = promote_with(&chain.store, &other, trusting(0)).unwrap_err();
+    let error = copy_with(&chain.store, &other, trusting(0)).unwrap_err();
     assert!(error.message().contains("signed"), "{error}");
     assert!(names(&other).is_empty());
 }
@@ -222,10 +205,11 @@ fn two_promoters_end_at_the_higher_version() {
         promote(&chain.store, &stable, 1).unwrap();
         thread::scope(|scope| {
             for version in [4, 6] {
-                let (from, to) = (&chain.store, &stable);
+                let source = &chain.store;
+                let destination = &stable;
                 scope.spawn(move || {
                     // The lower one may find the destination above it.
-                    let done = promote(from, to, version);
+                    let done = promote(source, destination, version);
                     assert!(done.is_ok() || version == 4, "{done:?}");
                 });
             }
