@@ -72,7 +72,7 @@ pub(crate) fn fleet<'py>(
         };
         let wanted = find_version(store, wanted)?;
         let awaited = Awaited {
-            version: &wanted,
+            version: wanted,
             expected: settings.expect,
             timeout: seconds(settings.timeout),
         };

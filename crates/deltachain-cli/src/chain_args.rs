@@ -5,7 +5,7 @@
 )]
 
 use std::net::SocketAddr;
-use std::num::{NonZeroU64, ParseIntError};
+use std::num::{NonZeroU64, NonZeroUsize, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -588,7 +588,7 @@ pub(crate) struct FleetArgs {
     pub(crate) wait: Option<String>,
     /// With --wait: at least this many members must hold it [default: 1]
     #[arg(long, value_name = "N", requires = "wait")]
-    pub(crate) expect: Option<usize>,
+    pub(crate) expect: Option<NonZeroUsize>,
     /// With --wait: give up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "600", requires = "wait")]
     #[arg(value_parser = parse_seconds)]

@@ -3,9 +3,14 @@
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 use deltachain_store::Stop;
+
+/// Interval at which a waiting thread checks for interrupts.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The exit code that shells report for a program that was ended by Ctrl-C.
 pub(crate) const EXIT_CODE: u8 = 130;
@@ -44,4 +49,14 @@ pub(crate) fn check() -> Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Waits for this time. Returns an error as soon as the program is interrupted.
+pub(crate) fn wait(pause: Duration) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < pause {
+        check()?;
+        thread::sleep(PATIENCE.min(pause));
+    }
+    check()
 }

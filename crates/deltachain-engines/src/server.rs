@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 use deltachain::{Error, Result};
-use reqwest::blocking::{Client, RequestBuilder};
+use reqwest::blocking::{Client, ClientBuilder, RequestBuilder};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{StatusCode, Url};
@@ -58,21 +58,7 @@ impl Server {
     /// # Errors
     /// IO if this machine cannot make connections.
     pub fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Self> {
-        // The HTTP client uses the cryptography that is installed for the process. If the store has
-        // installed one before, that one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // Servers are in the same network, so no proxy is used. Redirects are refused, so a token
-        // is never sent elsewhere. Connections are not reused: vLLM closes a connection after an
-        // error, and loses requests that are sent on it in the meantime.
-        let client = Client::builder()
-            .pool_max_idle_per_host(0)
-            .connect_timeout(QUESTION)
-            .redirect(Policy::none())
-            .no_proxy()
-            .user_agent(concat!("deltachain/", env!("CARGO_PKG_VERSION")))
-            .build();
-        let client = client
-            .map_err(|error| Error::io("preparing requests to servers", io::Error::other(error)))?;
+        let client = new_client(|builder| builder.connect_timeout(QUESTION))?;
         Ok(Self {
             url: url.to_owned(),
             client,
@@ -188,6 +174,29 @@ impl Server {
         )
         .in_file(&self.url)
     }
+}
+
+/// Makes an HTTP client for servers and followers of the same network, with these timeouts.
+///
+/// # Errors
+/// IO if this machine cannot make connections.
+pub(crate) fn new_client(
+    with_timeouts: impl FnOnce(ClientBuilder) -> ClientBuilder,
+) -> Result<Client> {
+    // The HTTP client uses the cryptography that is installed for the process. If the store has
+    // installed one before, that one stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // Servers are in the same network, so no proxy is used. Redirects are refused, so a token is
+    // never sent elsewhere. Connections are not reused: vLLM closes a connection after an error,
+    // and loses requests that are sent on it in the meantime.
+    let builder = Client::builder()
+        .pool_max_idle_per_host(0)
+        .redirect(Policy::none())
+        .no_proxy()
+        .user_agent(concat!("deltachain/", env!("CARGO_PKG_VERSION")));
+    with_timeouts(builder)
+        .build()
+        .map_err(|error| Error::io("preparing requests to servers", io::Error::other(error)))
 }
 
 /// Returns the text of a refusal's body, without the text that vLLM puts around it

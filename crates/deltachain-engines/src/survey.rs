@@ -1,8 +1,7 @@
-//! What the members of a fleet hold: the statuses of many followers, compared with a chain by
-//! digests. A member is a follower with a port (`follow --listen`, page `/status`), a program that
-//! serves the same, or a follower's directory.
+//! Asks the members of a fleet for their statuses, and compares them with a chain by digests. A
+//! member is a follower with a port (`follow --listen`, page `/status`), a program that serves the
+//! same, or a follower's directory.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -11,14 +10,15 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, thread};
 
 use deltachain::{Error, Result};
-use deltachain_store::{Health, LogEntry, Store, show};
+use deltachain_store::{Health, Store, VersionDigests, show, version_digests};
 use reqwest::Url;
 use reqwest::blocking::Client;
-use reqwest::redirect::Policy;
 use serde::{Deserialize, Serialize};
+
+use crate::server::new_client;
 
 /// Path of the page with the status of a follower.
 const STATUS: &str = "/status";
@@ -114,7 +114,7 @@ pub enum MemberCondition {
     Silent,
 }
 
-/// What a member holds.
+/// A member of a fleet, with the version that it holds.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Member {
@@ -132,13 +132,13 @@ pub struct Member {
     pub state: Option<String>,
     /// Level of proof that it holds the version, as `status` gives it; `None` for servers.
     pub proof: Option<String>,
-    /// Whether enough trusted keys have signed the version; `None` if it trusts no keys.
+    /// True if enough trusted keys have signed the version; `None` if the follower trusts no keys.
     pub signed: Option<bool>,
     /// When it got the version, by its own clock.
     pub since: Option<String>,
     /// Number of versions between it and the head; `None` if it holds none of the chain.
     pub behind: Option<u64>,
-    /// What is wrong with it; `None` if nothing is known to be.
+    /// The problem of the member; `None` if no problem is known.
     pub problem: Option<String>,
 }
 
@@ -150,14 +150,14 @@ impl Member {
     }
 
     /// True if it holds the version of this commit, and nothing is known to be wrong with it.
-    fn holds(&self, entry: &LogEntry) -> bool {
+    fn holds(&self, entry: &VersionDigests) -> bool {
         self.is_good()
             && self.version == Some(entry.version)
             && self.commit.as_deref() == Some(entry.commit.to_string().as_str())
     }
 }
 
-/// What the members of a fleet hold.
+/// The members of a fleet, with the versions that they hold.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Survey {
@@ -177,7 +177,7 @@ impl Survey {
 
     /// The number of members that hold the version of this commit, with nothing known to be wrong
     /// with them, and whether these are all members.
-    fn count(&self, entry: &LogEntry) -> (usize, bool) {
+    fn count(&self, entry: &VersionDigests) -> (usize, bool) {
         let holding = self.members.iter().filter(|member| member.holds(entry));
         let count = holding.count();
         (count, count == self.members.len())
@@ -190,7 +190,7 @@ impl Survey {
 /// # Errors
 /// USAGE if the text has another form, or names another commit or the state digest; R-CHN-03
 /// (`CHAIN`) if there is no such version; IO.
-pub fn find_version(chain: &Store, text: &str) -> Result<LogEntry> {
+pub fn find_version(chain: &Store, text: &str) -> Result<VersionDigests> {
     let form = || {
         Error::usage(format!(
             "{text:?} is not VERSION@COMMIT, such as 12@9417bf72d3e1"
@@ -211,7 +211,11 @@ pub fn find_version(chain: &Store, text: &str) -> Result<LogEntry> {
     let entry = show(chain, Some(version), None)?;
     let own = entry.commit.to_string();
     if own.starts_with(commit) {
-        return Ok(entry);
+        return Ok(VersionDigests {
+            version,
+            commit: entry.commit,
+            state: entry.state,
+        });
     }
     let is_state = entry.state.to_string().starts_with(commit);
     let what = if is_state {
@@ -231,7 +235,7 @@ pub fn find_version(chain: &Store, text: &str) -> Result<LogEntry> {
 /// a name has no addresses, or the chain's store does not answer; errors of the chain.
 pub fn survey(chain: &Store, addresses: &[Address], patience: Duration) -> Result<Survey> {
     let members = resolved(addresses)?;
-    let client = client(patience)?;
+    let client = new_client(|builder| builder.timeout(patience))?;
     let statuses = ask_all(&client, &members);
     let facts = ChainFacts::read(chain, &statuses)?;
     let mut found = Vec::new();
@@ -247,9 +251,9 @@ pub fn survey(chain: &Store, addresses: &[Address], patience: Duration) -> Resul
 
 /// The members that a deployment waits for.
 #[derive(Debug, Clone, Copy)]
-pub struct Awaited<'a> {
+pub struct Awaited {
     /// The version that they are to hold.
-    pub version: &'a LogEntry,
+    pub version: VersionDigests,
     /// The number of members that must hold it.
     pub expected: usize,
     /// Time limit.
@@ -267,13 +271,13 @@ pub fn wait_for(
     chain: &Store,
     addresses: &[Address],
     patience: Duration,
-    awaited: Awaited<'_>,
+    awaited: Awaited,
     mut meanwhile: impl FnMut(usize, usize, Duration) -> Result<()>,
 ) -> Result<(Survey, bool)> {
     let began = Instant::now();
     loop {
         let found = survey(chain, addresses, patience)?;
-        let (count, are_all) = found.count(awaited.version);
+        let (count, are_all) = found.count(&awaited.version);
         if are_all && count >= awaited.expected {
             return Ok((found, true));
         }
@@ -353,18 +357,6 @@ fn read_addresses(file: &Path) -> Result<Vec<Address>> {
                 .map_err(|text| Error::usage(format!("{line:?}: {text}")).in_file(file))
         })
         .collect()
-}
-
-fn client(patience: Duration) -> Result<Client> {
-    // As for inference servers: `Server::new`.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    Client::builder()
-        .timeout(patience)
-        .redirect(Policy::none())
-        .no_proxy()
-        .user_agent(concat!("deltachain/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| Error::io("preparing requests", io::Error::other(error)))
 }
 
 /// The status of a follower, as `status --json` gives it. Other keys are skipped.
@@ -480,39 +472,22 @@ fn why_silent(error: &reqwest::Error) -> String {
 /// The versions of the chain that members hold, and its head.
 struct ChainFacts {
     chain: String,
-    head: Option<LogEntry>,
-    /// `None` for a version that the chain does not have.
-    versions: BTreeMap<u64, Option<LogEntry>>,
+    head: Option<VersionDigests>,
+    versions: BTreeMap<u64, VersionDigests>,
 }
 
 impl ChainFacts {
     fn read(chain: &Store, statuses: &[Result<Status, String>]) -> Result<Self> {
-        let entry = |version| match show(chain, version, None) {
-            Ok(entry) => Ok(Some(entry)),
-            Err(error) if error.breaks(&["R-CHN-03"]) => Ok(None),
-            Err(error) => Err(error),
-        };
         let digest = deltachain_store::chain_digest(chain)?;
-        let head = entry(None)?;
-        let mut versions = BTreeMap::new();
         let held = statuses.iter().flatten().flat_map(|status| {
             let servers = status.servers.iter().filter_map(|server| server.version);
             status.version.into_iter().chain(servers)
         });
-        for version in held {
-            if let Entry::Vacant(slot) = versions.entry(version) {
-                let is_there = head.as_ref().is_some_and(|head| version <= head.version);
-                slot.insert(if is_there {
-                    entry(Some(version))?
-                } else {
-                    None
-                });
-            }
-        }
+        let found = version_digests(chain, held)?;
         Ok(Self {
             chain: digest.to_string(),
-            head,
-            versions,
+            head: found.last().copied(),
+            versions: found.iter().map(|entry| (entry.version, *entry)).collect(),
         })
     }
 
@@ -551,7 +526,7 @@ impl ChainFacts {
         }
     }
 
-    /// What a follower's own copy holds.
+    /// Returns the follower itself as a member, by its own copy.
     fn of_follower(&self, status: &Status, nothing: Member) -> Member {
         let signed = status.trust.as_ref().map(|trust| {
             let quorum = trust.quorum.max(1);
@@ -576,8 +551,7 @@ impl ChainFacts {
                 ..own
             };
         };
-        let entry = self.versions.get(&version).and_then(Option::as_ref);
-        let is_same = entry.is_some_and(|entry| {
+        let is_same = self.versions.get(&version).is_some_and(|entry| {
             status.chain.as_deref() == Some(self.chain.as_str())
                 && status.commit.as_deref() == Some(entry.commit.to_string().as_str())
         });
@@ -603,11 +577,11 @@ impl ChainFacts {
         }
     }
 
-    /// What a server holds whose follower has `own`. Workers report digests, and no commits.
+    /// Returns a server as a member; `own` is its follower. Workers report digests, and no commits.
     fn of_server(&self, own: &Member, server: &ServerStatus) -> Member {
         let entry = server
             .version
-            .and_then(|version| self.versions.get(&version)?.as_ref())
+            .and_then(|version| self.versions.get(&version))
             .filter(|entry| server.state.as_deref() == Some(entry.state.to_string().as_str()));
         let (condition, what) = if server.changing {
             let text = "it is being changed, or may hold parts of two versions";

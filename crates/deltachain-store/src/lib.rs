@@ -89,7 +89,7 @@ pub use following::switched::{Lag, PhaseTimes, SwitchReport};
 pub use maintenance::check_directory::{DirectoryReport, check_directory};
 pub use maintenance::compact::{CompactOptions, CompactReport, compact};
 pub use maintenance::fsck::{FsckOptions, FsckReport, fsck};
-pub use maintenance::log::{LogEntry, LogRoute, log, show};
+pub use maintenance::log::{LogEntry, LogRoute, VersionDigests, log, show, version_digests};
 pub use maintenance::mirror::{Mirror, MirrorOptions, MirrorReport, PromotedVersion};
 pub use maintenance::signers::{ClaimedSigner, SignedVersion, Signers};
 pub use observer::{Observer, Phase};

@@ -244,6 +244,7 @@ fn a_script_waits_until_all_hold_a_version() {
     };
     assert_eq!(wait(&name("1"), &["--expect", "2"]).code, Some(0));
     later.join().unwrap();
+    assert_eq!(wait(&name("1"), &["--expect", "0"]).code, Some(2));
     // Other names of the version.
     let shown = folder.json(&["show", "chain"]);
     let state = shown["state"].as_str().unwrap();

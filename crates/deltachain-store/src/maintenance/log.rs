@@ -1,16 +1,18 @@
 //! The log of a chain's versions, for people and tools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use deltachain::chain::{
-    Asset, FileReference, HistoryEntry, Listing, Note, ObjectName, Route, Trust,
+    Asset, Commit, FileReference, HistoryEntry, Listing, Note, ObjectName, Route, Trust,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 use serde::Serialize;
 
-use crate::access::documents::{ChainWindow, Documents, chain_of, one, refuse_faults, stretch};
+use crate::access::documents::{
+    ChainWindow, Documents, chain_of, commit_version, one, refuse_faults, stretch,
+};
 use crate::access::store::{Store, StoredObject};
 use crate::maintenance::signers::Signers;
 use crate::text;
@@ -116,6 +118,52 @@ pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Resul
     let place = (chain_of(&documents), read.objects.as_slice());
     let notes = notes_of(store, place, &read.history.entries, trust)?;
     Ok(LogEntry::new(entry, place, &notes, trust))
+}
+
+/// The digests of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VersionDigests {
+    /// The version.
+    pub version: u64,
+    /// Digest of its commit's bytes.
+    pub commit: Digest,
+    /// Its state digest.
+    pub state: Digest,
+}
+
+/// Returns the digests of these versions, as far as the chain has them, and of the newest one,
+/// ascending. Reads only their commits, and lists no files.
+///
+/// # Errors
+/// Rules of documents, if a commit is damaged; IO.
+pub fn version_digests(
+    store: &Store,
+    versions: impl IntoIterator<Item = u64>,
+) -> Result<Vec<VersionDigests>> {
+    let head = store.head(None)?;
+    let wanted = versions
+        .into_iter()
+        .filter(|version| Some(*version) <= head);
+    let names: BTreeSet<ObjectName> = wanted.chain(head).map(ObjectName::Commit).collect();
+    let names: Vec<ObjectName> = names.into_iter().collect();
+    let mut found = Vec::new();
+    // They come in any order.
+    for (name, content) in store.get_all(&names)? {
+        if let Some(content) = content {
+            let commit = Commit::parse(&content, &Limits::default())
+                .map_err(|error| error.in_file(name.to_string()))?;
+            // A commit of another version is not a version of the chain.
+            if commit_version(name) == Some(commit.version) {
+                found.push(VersionDigests {
+                    version: commit.version,
+                    commit: Digest::of_bytes(&content),
+                    state: commit.state,
+                });
+            }
+        }
+    }
+    found.sort_unstable_by_key(|digests| digests.version);
+    Ok(found)
 }
 
 /// Reads the notes on the commits of these versions, as readers do, and returns those that have the

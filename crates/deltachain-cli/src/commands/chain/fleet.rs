@@ -1,8 +1,7 @@
 //! `fleet`: shows what the members of a fleet hold, by digest, and waits until all hold a version.
 
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::num::NonZeroUsize;
 
 use deltachain::Result;
 use deltachain_engines::{
@@ -14,12 +13,9 @@ use serde_json::json;
 use crate::chain_args::FleetArgs;
 use crate::failure;
 use crate::interrupt;
-use crate::numbers::counted;
+use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable};
 use crate::watcher::Watcher;
-
-/// Interval at which a waiting thread checks for interrupts.
-const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Digits of a digest that are shown.
 const DIGITS: usize = 12;
@@ -34,8 +30,8 @@ pub(crate) fn run(args: &FleetArgs, output: Output) -> Result<u8> {
     let wanted = find_version(&chain, wanted)?;
     let watcher = Watcher::new(output);
     let awaited = Awaited {
-        version: &wanted,
-        expected: args.expect.unwrap_or(1),
+        version: wanted,
+        expected: args.expect.map_or(1, NonZeroUsize::get),
         timeout: args.timeout,
     };
     let mut told = None;
@@ -50,7 +46,7 @@ pub(crate) fn run(args: &FleetArgs, output: Output) -> Result<u8> {
                 let version = wanted.version;
                 watcher.remark(&format!("{count} of {all} hold version {version}; waiting"));
             }
-            wait(pause)
+            interrupt::wait(pause)
         },
     );
     let (found, is_there) = waited?;
@@ -60,16 +56,6 @@ pub(crate) fn run(args: &FleetArgs, output: Output) -> Result<u8> {
     }
     output.result(|| as_text(&found), || json!(found))?;
     Ok(failure::code(is_there))
-}
-
-/// Waits for this time, unless interrupted.
-fn wait(pause: Duration) -> Result<()> {
-    let began = Instant::now();
-    while began.elapsed() < pause {
-        interrupt::check()?;
-        thread::sleep(PATIENCE);
-    }
-    Ok(())
 }
 
 fn as_text(found: &Survey) -> String {
@@ -132,7 +118,8 @@ impl<'a> Group<'a> {
         let version = self.version.unwrap_or_default();
         let behind = match members.iter().filter_map(|member| member.behind).max() {
             Some(0) | None => String::new(),
-            Some(behind) => format!(", {} behind", counted_versions(behind)),
+            Some(1) => ", 1 version behind".to_owned(),
+            Some(behind) => format!(", {} versions behind", grouped(behind)),
         };
         let since = members.iter().filter_map(|member| member.since.as_deref());
         let since = match (since.clone().min(), since.max()) {
@@ -145,14 +132,6 @@ impl<'a> Group<'a> {
             start(self.commit.unwrap_or("unknown")),
             start(self.state.unwrap_or("unknown"))
         )
-    }
-}
-
-fn counted_versions(count: u64) -> String {
-    if count == 1 {
-        "1 version".to_owned()
-    } else {
-        format!("{count} versions")
     }
 }
 

@@ -1,7 +1,6 @@
 //! `mirror`: copies a chain, or what is new in it, to another store, once or repeatedly.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
@@ -18,9 +17,6 @@ use crate::operation::mirroring::MirrorStatus;
 use crate::operation::service;
 use crate::output::{Output, printable, report_on};
 use crate::watcher::Watcher;
-
-/// Interval at which a waiting thread checks for interrupts.
-const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Maximum pause after failures, unless --poll is longer.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
@@ -110,7 +106,7 @@ fn serve(
                 pause = pause.saturating_mul(2).min(LONGEST_PAUSE.max(poll));
             }
         }
-        if !wait(pause) {
+        if interrupt::wait(pause).is_err() {
             break;
         }
     }
@@ -144,18 +140,6 @@ fn tell(status: &MirrorStatus, watcher: &Watcher, url: &str, report: &MirrorRepo
         return Ok(());
     }
     watcher.event(|| as_line(url, report), || report_on(("url", url), report))
-}
-
-/// Waits for this time. Returns false if interrupted.
-fn wait(pause: Duration) -> bool {
-    let began = Instant::now();
-    while began.elapsed() < pause {
-        if interrupt::happened() {
-            return false;
-        }
-        thread::sleep(PATIENCE.min(pause));
-    }
-    !interrupt::happened()
 }
 
 fn round(args: &MirrorArgs, mirror: &mut Mirror, watcher: &Watcher) -> Result<MirrorReport> {

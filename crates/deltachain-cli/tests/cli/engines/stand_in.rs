@@ -124,7 +124,7 @@ pub(crate) struct Process {
     pub(crate) workers: [Model; 2],
     /// The follower whose updates worker 0 accepts. Its lease lasts until a test removes it.
     pub(crate) owner: Option<String>,
-    /// What the other replica reports, if it differs from the first one.
+    /// The state that the other replica reports, if it differs from that of the first one.
     pub(crate) replica: Option<Value>,
     /// Directory that SGLang has loaded, or that vLLM was started with.
     pub(crate) model: String,
